@@ -1,0 +1,126 @@
+"""When to start a batch, and how large: one pure function and the measured history that it predicts from.
+
+Called by `pipeline.py` after every bounded drain of the sockets, so that the newest frame is known.
+Invariant: a batch that must come too late for one of its frames is never started.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`fixed`: wait for `max_size` frames, at most `window_ns`. `window`: take what came within `window_ns` of the first."""
+
+    mode: str
+    max_size: int
+    window_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the decision depends on. `deadlines_ns` belong to the queued frames in the order in which they would be taken."""
+
+    queued: int
+    first_ns: int
+    deadlines_ns: tuple[int, ...]
+    sizes: tuple[int, ...]
+    in_flight: int
+    depth: int
+    batch_max: int
+    earliest_start_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """Start with `take` frames in a batch of `size`; the other size - take rows stay empty."""
+
+    take: int
+    size: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to start before `until_ns` (0: until something else happens)."""
+
+    until_ns: int
+    reason: str
+
+
+@dataclass(slots=True)
+class ServiceTimes:
+    """Measured time of a batch by (model, size, GPU clock): smoothed mean plus three mean deviations.
+
+    An unknown clock is predicted from the nearest known one, scaled by the ratio of the clocks; an unknown size from
+    the nearest smaller one in proportion. Times in ns, clocks in Hz (0 where the device has none).
+    """
+
+    _known: dict[tuple[str, int, int], tuple[float, float]] = field(default_factory=dict)
+
+    def learn(self, model: str, size: int, clock_hz: int, took_ns: int) -> None:
+        key = (model, size, clock_hz)
+        mean, deviation = self._known.get(key, (float(took_ns), took_ns / 8))
+        error = took_ns - mean
+        self._known[key] = (mean + error / 8, deviation + (abs(error) - deviation) / 8)
+
+    def predict(self, model: str, size: int, clock_hz: int) -> int:
+        """ns that a batch of `size` will probably take at most; 0 before anything was measured."""
+        found = self._known.get((model, size, clock_hz))
+        if found is not None:
+            return int(found[0] + 3 * found[1])
+        best = 0.0
+        rank: tuple[int, int] | None = None
+        for (name, known_size, known_hz), (mean, deviation) in self._known.items():
+            if name != model:
+                continue
+            distance = (abs(known_size - size), abs(known_hz - clock_hz))
+            if rank is None or distance < rank:
+                scale = known_hz / clock_hz if clock_hz and known_hz else 1.0
+                rank, best = distance, (mean + 3 * deviation) * scale * max(1.0, size / known_size)
+        return int(best)
+
+
+def decide(rule: Rule, facts: Facts, predicted_ns: dict[int, int], now_ns: int) -> Go | Wait:
+    """Start a batch now, or say until when to wait and for what.
+
+    The deadline of the first frame beats every wish for a fuller batch: waiting ends as soon as it would cost it.
+    """
+    if not facts.queued:
+        return Wait(0, "queue is empty")
+    if facts.in_flight >= facts.depth:
+        return Wait(0, "engine has enough in flight")
+    if now_ns < facts.earliest_start_ns:
+        return Wait(facts.earliest_start_ns, "paced by the power limits")
+    largest = max((s for s in facts.sizes if s <= min(rule.max_size, facts.batch_max)), default=facts.sizes[0])
+    wanted = min(facts.queued, largest)
+    if wanted < largest:
+        latest = min(facts.first_ns + rule.window_ns, facts.deadlines_ns[0] - predicted_ns[largest])
+        if now_ns < latest:
+            return Wait(latest, f"waiting for {largest - wanted} more frames")
+    size = _fitting_size(facts, predicted_ns, wanted, now_ns)
+    take = min(wanted, size)
+    return Go(take, size, "batch is full" if take == largest else "window or deadline reached")
+
+
+def _fitting_size(facts: Facts, predicted_ns: dict[int, int], wanted: int, now_ns: int) -> int:
+    """The smallest size that holds the wanted frames; a smaller one where it would be late for one of them."""
+    holding = [s for s in facts.sizes if s >= wanted]
+    size = min(holding) if holding else max(facts.sizes)
+    while size > facts.sizes[0]:
+        tightest = min(facts.deadlines_ns[: min(size, wanted)])
+        if now_ns + predicted_ns[size] <= tightest:
+            break
+        size = max(s for s in facts.sizes if s < size)
+    return size
+
+
+def too_late(deadline_ns: int, predicted_ns: int, now_ns: int) -> str:
+    """Why a frame cannot be answered in time, or '' when it can."""
+    left = deadline_ns - now_ns
+    if left <= 0:
+        return f"deadline passed {-left / 1e6:.1f} ms before it could be started"
+    if predicted_ns > left:
+        return f"needs about {predicted_ns / 1e6:.1f} ms, {left / 1e6:.1f} ms are left"
+    return ""

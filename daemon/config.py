@@ -1,0 +1,163 @@
+"""The configuration's typed schema: every tunable, units in the names, refused whole.
+
+Built by `config_file.py` from YAML in the checker, and from the checker's JSON in main. Unknown keys are errors.
+Time-outs that contradict each other are errors that name both.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,48}$")]
+CameraName = Annotated[str, Field(min_length=1, max_length=64)]
+Endpoint = Annotated[str, Field(pattern=r"^(ipc://|tcp://|systemd:).+$")]
+
+
+class Section(BaseModel):
+    """A table of the configuration: unknown keys are refused, values are not coerced from other types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+class ModelEntry(Section):
+    plan: str = Field(description="plan file; relative to the configuration file")
+
+
+class Camera(Section):
+    model: Name
+    priority: Literal["critical", "normal", "best_effort"] = "normal"
+    deadline_ms: float = Field(gt=0, le=60_000, description="from capture to result; a header may only tighten it")
+    rate_limit_hz: float = Field(default=0, ge=0, le=100_000, description="token bucket; 0: no limit")
+    rate_burst: int = Field(default=10, ge=1, le=10_000)
+
+
+class SourceEntry(Section):
+    name: Name
+    endpoint: Endpoint
+    pattern: Literal["router", "pull", "sub"] = "router"
+    attach: Literal["bind", "connect"] = "bind"
+    receive_queue: int = Field(default=64, ge=2, le=10_000)
+
+
+class Results(Section):
+    endpoint: Endpoint
+    send_queue: int = Field(default=1000, ge=2, le=100_000)
+
+
+class Slots(Section):
+    count: int = Field(default=32, ge=4, le=4096)
+    bytes: int = Field(default=4 << 20, ge=4096, le=256 << 20)
+
+
+class EngineSection(Section):
+    device: Literal["cpu"] = "cpu"
+    queue_depth: int = Field(default=2, ge=1, le=8)
+    batch_watchdog_ms: float = Field(default=2000, gt=0)
+    heartbeat_ms: float = Field(default=100, ge=5)
+    heartbeat_missed_ms: float = Field(default=150, gt=0)
+    golden_interval_s: float = Field(default=10, gt=0)
+    golden_timeout_ms: float = Field(default=2000, gt=0)
+    ready_timeout_s: float = Field(default=60, gt=0)
+    restart_budget: int = Field(default=5, ge=0)
+    restart_window_s: float = Field(default=60, gt=0)
+    cpus: list[int] = Field(default_factory=list, description="CPUs of the engines; empty: all")
+
+
+class Batching(Section):
+    mode: Literal["fixed", "window"] = "window"
+    max_size: int = Field(default=1, ge=1, le=64)
+    window_ms: float = Field(default=5, ge=0)
+
+
+class Decode(Section):
+    workers: int = Field(default=1, ge=0, le=16, description="JPEG decode workers; 0 refuses JPEG")
+    timeout_ms: float = Field(default=1000, gt=0)
+    max_pixels: int = Field(default=50_000_000, ge=1)
+
+
+class Http(Section):
+    host: str = "127.0.0.1"
+    port: int = Field(default=8787, ge=0, le=65535)
+
+
+class Power(Section):
+    board: str = Field(pattern=r"^[a-z0-9-]+(:[A-Za-z0-9_]+)?$", description="board[:MODE], e.g. agx-orin:MODE_30W")
+    policy: str = Field(description="power policy file; relative to the configuration file")
+    root: str = Field(default="/", description="root of the sysfs tree; the real board is /")
+
+
+class Health(Section):
+    queue_max: int = Field(default=64, ge=1)
+    memory_max_percent: float = Field(default=90, gt=0, le=100)
+
+
+class Stop(Section):
+    drain_timeout_s: float = Field(default=20, gt=0, le=600)
+
+
+class Realtime(Section):
+    lock_memory: bool = False
+    cpus: list[int] = Field(default_factory=list, description="CPUs of the main process; empty: all")
+    fifo_priority: int = Field(default=0, ge=0, le=99)
+
+
+class Config(Section):
+    """The whole configuration. `orind check` prints what it means."""
+
+    run_dir: str = "/run/orind"
+    models: dict[Name, ModelEntry] = Field(min_length=1)
+    cameras: dict[CameraName, Camera] = Field(min_length=1)
+    sources: list[SourceEntry] = Field(min_length=1)
+    results: Results | None = None
+    slots: Slots = Slots()
+    engine: EngineSection = EngineSection()
+    batching: Batching = Batching()
+    decode: Decode = Decode()
+    http: Http | None = None
+    power: Power | None = None
+    health: Health = Health()
+    stop: Stop = Stop()
+    realtime: Realtime = Realtime()
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Config:
+        problems = list(self._contradictions())
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    def _contradictions(self) -> list[str]:
+        """Every pair of settings that cannot both hold; each line begins with the dotted key to look at."""
+        engine, found = self.engine, []
+        for name, camera in self.cameras.items():
+            if camera.model not in self.models:
+                found.append(f"cameras.{name}.model: no model '{camera.model}' (models: {', '.join(self.models)})")
+            if len(name.encode()) > 64:
+                found.append(f"cameras.{name}: a camera's name has at most 64 bytes in UTF-8")
+        names = [s.name for s in self.sources]
+        endpoints = [s.endpoint for s in self.sources] + ([self.results.endpoint] if self.results else [])
+        found += [f"sources: the name '{n}' is used twice" for n in sorted({n for n in names if names.count(n) > 1})]
+        found += [
+            f"sources: the endpoint '{e}' is used twice" for e in sorted({e for e in endpoints if endpoints.count(e) > 1})
+        ]
+        if engine.heartbeat_missed_ms <= engine.heartbeat_ms:
+            found.append(
+                f"engine.heartbeat_missed_ms: {engine.heartbeat_missed_ms:g} must be above "
+                f"engine.heartbeat_ms = {engine.heartbeat_ms:g}"
+            )
+        if self.batching.mode == "fixed" and self.batching.max_size > 1 and self.batching.window_ms <= 0:
+            found.append("batching.window_ms: must be above 0 where batching.mode is fixed, or a part batch waits for ever")
+        tightest = min(c.deadline_ms for c in self.cameras.values())
+        if self.batching.max_size > 1 and self.batching.window_ms >= tightest:
+            found.append(
+                f"batching.window_ms: {self.batching.window_ms:g} leaves nothing of the tightest "
+                f"cameras.*.deadline_ms = {tightest:g}"
+            )
+        if self.stop.drain_timeout_s * 1000 <= engine.batch_watchdog_ms:
+            found.append(
+                f"stop.drain_timeout_s: {self.stop.drain_timeout_s:g} s must be above "
+                f"engine.batch_watchdog_ms = {engine.batch_watchdog_ms:g}, or a drain cuts off a batch that is allowed to run"
+            )
+        return found

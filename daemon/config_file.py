@@ -1,0 +1,92 @@
+"""From YAML files to a checked configuration, or to every mistake at once with its file and line.
+
+Runs in the checker only (main parses no YAML). Loads the configuration, the board's facts and the power policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..kernels.yaml_lines import LinedYaml, YamlProblem, problems_of
+from ..power.board import BoardError, BoardFacts
+from ..power.policy import Policy, PolicyError
+from .config import Config
+
+BOARDS = Path(__file__).parent.parent / "configs" / "boards"
+
+
+class ConfigError(Exception):
+    """The configuration is refused. `problems` holds one line a mistake: `FILE:LINE: key: what is wrong and what to do`."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class PowerFiles:
+    """What the steward needs, as plain tables: the board's facts, its mode ('' = the table's default) and the policy."""
+
+    board: dict[str, Any]
+    mode: str
+    policy: dict[str, Any]
+
+
+def load(path: Path) -> Config:
+    """Read and check the configuration.
+
+    Raises ConfigError with all mistakes. Paths of plans and policies are made absolute, relative to the file's folder.
+    """
+    document = _read(path)
+    try:
+        config = Config.model_validate(document.value)
+    except ValidationError as error:
+        raise ConfigError(problems_of(error, document, Config)) from None
+    return _absolute(config, path.resolve().parent)
+
+
+def load_power(config: Config) -> PowerFiles | None:
+    """Read the board's facts and the policy that `config.power` names. Raises ConfigError; None without a power section."""
+    if config.power is None:
+        return None
+    board_name, _, mode = config.power.board.partition(":")
+    board_path, policy_path = BOARDS / f"{board_name}.yaml", Path(config.power.policy)
+    if not board_path.is_file():
+        known = ", ".join(sorted(p.stem for p in BOARDS.glob("*.yaml")))
+        raise ConfigError([f"power.board: no board '{board_name}' (known: {known})"])
+    board, policy = _read(board_path), _read(policy_path)
+    try:
+        facts = BoardFacts.from_dict(board.value)
+        if mode:
+            facts.mode(mode)
+    except BoardError as error:
+        raise ConfigError([f"{board_path}: {error}"]) from None
+    try:
+        Policy.from_dict(policy.value)
+    except PolicyError as error:
+        raise ConfigError([f"{policy_path}:{policy.line_of_text(str(error))}: {error}"]) from None
+    return PowerFiles(board.value, mode, policy.value)
+
+
+def _read(path: Path) -> LinedYaml:
+    try:
+        return LinedYaml.read(path)
+    except OSError as error:
+        raise ConfigError([f"{path}: {error.strerror or error}"]) from None
+    except YamlProblem as error:
+        raise ConfigError([str(error)]) from None
+
+
+def _absolute(config: Config, folder: Path) -> Config:
+    raw = config.model_dump()
+    for entry in raw["models"].values():
+        entry["plan"] = str(folder / entry["plan"])
+    if raw["power"] is not None:
+        raw["power"]["policy"] = str(folder / raw["power"]["policy"])
+        raw["power"]["root"] = str(folder / raw["power"]["root"])
+    raw["run_dir"] = str(folder / raw["run_dir"])
+    return Config.model_validate(raw)
