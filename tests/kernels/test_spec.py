@@ -1,0 +1,192 @@
+"""The spec: what is accepted, what is refused and in which words, and the round trip through JSON."""
+
+import dataclasses
+import json
+
+import pytest
+
+from orind.kernels.spec import DecoderSpec, InputSpec, ModelSpec, SpecError
+from orind.kernels.spec_yaml import MAX_FILE_BYTES, parse_spec, read_spec
+
+PARTS = b"""\
+name: part-inspect
+task: detect
+labels: [scratch, pit, stain, chip]
+batch: [1, 4]
+input:
+  colour: rgb
+  resize: letterbox
+  mean: 0
+  scale: 1/255
+decoder:
+  kind: yolo
+  score_threshold: 0.3
+"""
+
+
+def test_yaml_to_spec_and_back_through_json():
+    spec = parse_spec(PARTS, "parts.yaml")
+    assert spec == ModelSpec(
+        name="part-inspect", task="detect", labels=("scratch", "pit", "stain", "chip"), batch=(1, 4),
+        input=InputSpec(colour="rgb", resize="letterbox", mean=(0.0,), scale=(1 / 255,)),
+        decoder=DecoderSpec(kind="yolo", score_threshold=0.3))
+    assert ModelSpec.from_json(spec.to_json()) == spec
+    assert ModelSpec.from_json(ModelSpec.for_tensor("bench").to_json()) == ModelSpec(name="bench", task="tensor")
+
+
+def test_blazeface_spec_round_trip():
+    text = b"""
+name: face
+task: detect
+labels: [face]
+input: {mean: 127.5, scale: 1/127.5}
+decoder: {kind: blazeface, strides: [16, 32], anchors_per_cell: [2, 6], box_scale: 256, iou_threshold: 0.3}
+"""
+    spec = parse_spec(text, "f.yaml")
+    assert spec.decoder.strides == (16, 32) and spec.decoder.box_scale == 256.0
+    assert spec.input is not None and spec.input.scale == (1 / 127.5,)
+    assert ModelSpec.from_json(spec.to_json()) == spec
+
+
+def test_all_mistakes_at_once_each_with_line_and_nearest_key():
+    text = b"""\
+name: 7
+task: detect
+lables: [a]
+input:
+  color: rgb
+  scale: [1, x]
+decoder:
+  kind: yolo
+  top_k: yes
+  score_threshold: nought
+"""
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text, "m.yaml")
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 6
+    assert "m.yaml:1: name: must be text, not 7 (put it in quotes)" in lines
+    assert "m.yaml:3: lables: unknown key, did you mean labels?" in lines
+    assert "m.yaml:5: input.color: unknown key, did you mean colour?" in lines
+    assert "m.yaml:6: input.scale[1]: must be a number or a fraction such as 1/255, not 'x'" in lines
+    assert "m.yaml:9: decoder.top_k: must be a whole number, not True" in lines
+    assert "m.yaml:10: decoder.score_threshold: must be a number or a fraction such as 1/255, not 'nought'" in lines
+
+
+def test_what_does_not_fit_together_names_every_line():
+    text = PARTS.replace(b"kind: yolo", b"kind: topk").replace(b"[1, 4]", b"[4, 1]")
+    text = text.replace(b"mean: 0", b"mean: [0, 1]")
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text, "m.yaml")
+    assert str(caught.value).splitlines() == [
+        "m.yaml:4: batch: must be 1 to 16 different sizes between 1 and 256, ascending",
+        "m.yaml:11: decoder.kind: task detect needs yolo or blazeface, not 'topk'",
+        "m.yaml:8: input.mean: must be one number or 3, not 2",
+    ]
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    (b"name: [", "m.yaml:1: not YAML"),
+    (b"- a\n- b\n", "must be a mapping with the keys name, task"),
+    (b"", "must be a mapping"),
+    (b"task: tensor\n", "m.yaml:1: name: is missing"),
+    (b"name: a\nname: b\ntask: tensor\n", "m.yaml:2: name: given twice"),
+    (b"name: a\ntask: tensor\ndecoder:\n  top_k: 1\n  top_k: 2\n", "m.yaml:5: top_k: given twice"),
+    (b"name: a\ntask: tensor\ndecoder: 5\n", "m.yaml:3: decoder: must be a mapping, not 5"),
+    (b"name: a\ntask: tensor\nzzzz: 5\n", "m.yaml:3: zzzz: unknown key; known here: name, task"),
+    (b"name: a\ntask: tensor\ninput: {}\n", "m.yaml:3: input: task tensor has no preprocessing"),
+    (b"name: a\ntask: classify\nlabels: [no, yes]\n", "m.yaml:3: labels[0]: must be text, not False (put it in"),
+    (b"name: a\ntask: fly\n", "m.yaml:2: task: must be one of detect, classify, tensor, not 'fly'"),
+    (b"name: a\ntask: detect\nlabels: [x]\ndecoder: {kind: yolo}\n", "input: is missing"),
+    (b"name: a\ntask: detect\ninput: {scale: 1/0}\n", "must be a number or a fraction"),
+    (b"name: a\x00\n", "not YAML"),
+    (b"name: \xff\xfe\xfd\n", "not YAML"),
+    (b"? [a, b]\n: c\n", "m.yaml:1: not YAML"),
+    (b"[" * 5000, "m.yaml"),
+])
+def test_refused(text, words):
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text, "m.yaml")
+    assert words in str(caught.value)
+
+
+def test_many_mistakes_are_bounded():
+    text = b"name: a\ntask: tensor\nlabels:\n" + b"- 1\n" * 400
+    with pytest.raises(SpecError, match="and 350 more"):
+        parse_spec(text, "m.yaml")
+
+
+def test_nested_aliases_end_quickly():
+    text = b"name: a\ntask: tensor\na0: &a0 {x: 1}\n"
+    text += b"".join(b"a%d: &a%d {x: *a%d, y: *a%d}\n" % (n, n, n - 1, n - 1) for n in range(1, 40))
+    with pytest.raises(SpecError, match="a39: unknown key"):
+        parse_spec(text, "m.yaml")
+
+
+def test_files(tmp_path):
+    with pytest.raises(SpecError, match="cannot be read: No such file"):
+        read_spec(tmp_path / "none.yaml")
+    path = tmp_path / "big.yaml"
+    path.write_bytes(b"#" * (MAX_FILE_BYTES + 1))
+    with pytest.raises(SpecError, match="larger than"):
+        read_spec(path)
+    path.write_bytes(PARTS)
+    assert read_spec(path).name == "part-inspect"
+
+
+GOOD = ModelSpec(name="a", task="detect", labels=("x",), input=InputSpec(), decoder=DecoderSpec(kind="yolo"))
+FACE = DecoderSpec(kind="blazeface", strides=(16, 32), anchors_per_cell=(2, 6), box_scale=256.0)
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"name": ""}, "name: must be 1 to 64"),
+    ({"name": "a/b"}, "name: must be"),
+    ({"batch": ()}, "batch: must be"),
+    ({"batch": (0,)}, "batch: must be"),
+    ({"labels": ()}, "labels: task detect needs a label"),
+    ({"labels": ("x", "x")}, "labels: must be at most"),
+    ({"labels": ("",)}, "labels: must be at most"),
+    ({"input": InputSpec(colour="cmyk")}, "input.colour: must be one of rgb, bgr, mono"),
+    ({"input": InputSpec(scale=(0.0,))}, "input.scale: must not be 0"),
+    ({"input": InputSpec(mean=(float("nan"),))}, "input.mean: must be finite"),
+    ({"input": InputSpec(resize="crop")}, "input.resize: must be one of"),
+    ({"input": InputSpec(matrix="bt2020")}, "input.matrix: must be one of"),
+    ({"input": InputSpec(range="video")}, "input.range: must be one of"),
+    ({"decoder": DecoderSpec(kind="ssd")}, "decoder.kind: must be one of"),
+    ({"decoder": DecoderSpec(kind="yolo", score_threshold=1.5)}, "decoder.score_threshold: must be between 0 and 1"),
+    ({"decoder": DecoderSpec(kind="yolo", iou_threshold=float("nan"))}, "decoder.iou_threshold: must be"),
+    ({"decoder": DecoderSpec(kind="yolo", max_detections=0)}, "decoder.max_detections: must be"),
+    ({"decoder": DecoderSpec(kind="yolo", top_k=0)}, "decoder.top_k: must be"),
+    ({"decoder": DecoderSpec(kind="yolo", activation="tanh")}, "decoder.activation: must be one of"),
+    ({"decoder": dataclasses.replace(FACE, strides=())}, "decoder.strides: blazeface needs strides"),
+    ({"decoder": dataclasses.replace(FACE, strides=(0, 32))}, "decoder.strides: must be between"),
+    ({"decoder": dataclasses.replace(FACE, anchors_per_cell=(2, 0))}, "decoder.anchors_per_cell: must be"),
+    ({"decoder": dataclasses.replace(FACE, box_scale=0.0)}, "decoder.box_scale: must be the side"),
+    ({"decoder": FACE, "labels": ("a", "b")}, "labels: blazeface has one class"),
+])
+def test_impossible_specs_do_not_exist(change, words):
+    with pytest.raises(SpecError) as caught:
+        dataclasses.replace(GOOD, **change)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("{", "spec is not JSON"),
+    ("[" * 100_000, "spec is not JSON"),
+    ("[]", "spec must be an object, not list"),
+    ('{"name":"a","task":"tensor","colour":1}', "spec has unknown keys colour"),
+    ('{"name":"a"}', "spec is incomplete"),
+    ('{"name":1,"task":"tensor"}', "spec.name must be of type str, not int"),
+    ('{"name":"a","task":"tensor","batch":1}', "spec.batch must be a list"),
+    ('{"name":"a","task":"tensor","batch":[true]}', "spec.batch must be of type int, not bool"),
+    ('{"name":"a","task":"tensor","decoder":{"kinds":"none"}}', "spec.decoder has unknown keys kinds"),
+    ('{"name":"a","task":"tensor","decoder":{"top_k":5,"iou_threshold":"x"}}', "spec.decoder.iou_threshold must be"),
+])
+def test_foreign_json_is_refused(text, words):
+    with pytest.raises(SpecError) as caught:
+        ModelSpec.from_json(text)
+    assert words in str(caught.value)
+
+
+def test_json_is_plain():
+    assert json.loads(GOOD.to_json())["decoder"]["kind"] == "yolo"
