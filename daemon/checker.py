@@ -1,0 +1,127 @@
+"""The short-lived process that reads and checks a configuration and everything it names.
+
+Started by the nursery for main (`python -m orind.daemon.checker FD CONFIG`), and called by `orind check`. It verifies every
+plan's hash and copies it once into a sealed memfd, so that main and the engines see files that can no longer change.
+Invariant: it answers exactly once, with the whole configuration or with every mistake.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..ipc.fd_passing import send_with_fds
+from ..kernels.plan.file import PlanError, PlanFile, seal_into_memfd
+from ..kernels.spec import ModelSpec, SpecError
+from .config import Config
+from .config_file import ConfigError, PowerFiles, load, load_power
+from .lifeline import begin_child
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPlan:
+    """One model's plan, held by the descriptor of its sealed memfd. `sha256` in hex, `bytes` of the file."""
+
+    name: str
+    fd: int
+    path: str
+    sha256: str
+    bytes: int
+    spec: ModelSpec
+
+
+@dataclass(slots=True)
+class Checked:
+    """A configuration that can be served, or the reasons why not (`problems` is not empty then)."""
+
+    problems: list[str] = field(default_factory=list)
+    config: Config | None = None
+    power: PowerFiles | None = None
+    plans: list[CheckedPlan] = field(default_factory=list)
+
+    def close(self) -> None:
+        for plan in self.plans:
+            os.close(plan.fd)
+        self.plans.clear()
+
+
+def check(path: Path) -> Checked:
+    """Read, verify, seal. Never raises for bad input: every mistake lands in `problems`."""
+    result = Checked()
+    try:
+        result.config = load(path)
+        result.power = load_power(result.config)
+    except ConfigError as error:
+        result.problems += error.problems
+    if result.config is not None:
+        for name, entry in result.config.models.items():
+            try:
+                result.plans.append(_open_plan(name, entry.plan))
+            except (PlanError, SpecError, OSError) as error:
+                result.problems.append(f"{path}: models.{name}.plan: {_text(error, entry.plan)}")
+        result.problems += [f"{path}: {p}" for p in _misfits(result.config, result.plans)]
+    if result.problems:
+        result.close()
+    return result
+
+
+def _open_plan(name: str, path: str) -> CheckedPlan:
+    fd, plan = seal_into_memfd(path)
+    try:
+        spec = ModelSpec.from_json(plan.metadata["spec"])
+        return CheckedPlan(name, fd, path, plan.sha256, plan.size, spec)
+    except BaseException:
+        os.close(fd)
+        raise
+    finally:
+        plan.close()
+
+
+def _text(error: Exception, path: str) -> str:
+    text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    return text if path in text else f"{path}: {text}"
+
+
+def _misfits(config: Config, plans: list[CheckedPlan]) -> list[str]:
+    """Settings that only the plans can contradict."""
+    found = []
+    for plan in plans:
+        smallest = min(plan.spec.batch)
+        if smallest > config.batching.max_size:
+            found.append(
+                f"models.{plan.name}.plan: its smallest batch is {smallest}, "
+                f"batching.max_size is {config.batching.max_size}"
+            )
+    return found
+
+
+def describe(checked: Checked) -> dict[str, Any]:
+    """What `Checked` says, without descriptors, for the wire to main and for `orind check --json`."""
+    return {
+        "problems": checked.problems,
+        "config": checked.config.model_dump() if checked.config is not None and not checked.problems else None,
+        "power": None
+        if checked.power is None
+        else {"board": checked.power.board, "mode": checked.power.mode, "policy": checked.power.policy},
+        "plans": [
+            {"name": p.name, "path": p.path, "sha256": p.sha256, "bytes": p.bytes, "spec": p.spec.to_json()}
+            for p in checked.plans
+        ],
+    }
+
+
+def main() -> int:
+    begin_child()
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    checked = check(Path(sys.argv[2]))
+    with channel:
+        send_with_fds(channel, describe(checked), [p.fd for p in checked.plans])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

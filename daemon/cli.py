@@ -1,0 +1,80 @@
+"""The command `orind`: one sub-command a module, imported only when it is the one that was asked for.
+
+Invariant: errors go to stderr as one sentence without a traceback, and the exit code says what kind (see EXIT_CODES).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+EXIT_CODES = """exit codes:
+  0   done
+  1   could not be done (verification failed, frames not answered, reload refused)
+  2   wrong usage
+  65  bad data: a plan, model, image or answer that cannot be used
+  66  a file that was named does not exist or cannot be read
+  69  the daemon is not running, or something it needs is missing
+  75  busy: a second instance, a port or endpoint in use; try again later
+  78  bad configuration"""
+
+COMMANDS = {
+    "serve": ("orind.daemon.serve", "run the daemon"),
+    "check": ("orind.daemon.check_command", "check a configuration and all that it names"),
+    "build": ("orind.daemon.build_command", "make a plan from an ONNX model"),
+    "inspect": ("orind.daemon.inspect_command", "show what is in a plan"),
+    "verify": ("orind.daemon.verify_command", "verify a plan: hash, golden answers, comparison with its ONNX model"),
+    "publish": ("orind.ipc.publish", "send images as a camera would"),
+    "listen": ("orind.ipc.listen", "print results as they come"),
+    "status": ("orind.daemon.status_command", "ask the running daemon how it is"),
+    "reload": ("orind.daemon.reload_command", "have the daemon load its configuration anew"),
+    "drain": ("orind.daemon.drain_command", "have the daemon finish what it has and stop"),
+    "power": ("orind.daemon.power_command", "restore the board's clocks"),
+    "doctor": ("orind.daemon.doctor", "check the machine before the daemon starts"),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if arguments is None else arguments
+    if argv[:1] == ["serve"]:
+        # before anything heavy is imported: the default action of SIGUSR2 is death
+        from .signals import SignalInbox
+
+        SignalInbox.install_early()
+    parser, command = _parser(argv)
+    options = parser.parse_args(argv)
+    if command is None:
+        parser.print_help()
+        return 2
+    try:
+        return int(importlib.import_module(COMMANDS[command][0]).run(options))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # the reader of our output has gone, as in `orind listen | head`
+        sys.stderr.close()
+        return 0
+
+
+def _parser(argv: list[str]) -> tuple[argparse.ArgumentParser, str | None]:
+    """The whole command line's parser; only the chosen sub-command's module is imported."""
+    parser = argparse.ArgumentParser(
+        prog="orind",
+        description="Edge inference daemon for NVIDIA Jetson Orin: every trigger answered in time, or told why not.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    chosen = next((a for a in argv if not a.startswith("-")), None)
+    for name, (module, text) in COMMANDS.items():
+        sub = subparsers.add_parser(
+            name, help=text, description=text, epilog=None, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        if name == chosen:
+            importlib.import_module(module).add_arguments(sub)
+    return parser, chosen if chosen in COMMANDS else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

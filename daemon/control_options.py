@@ -1,0 +1,27 @@
+"""What the commands that talk to a running daemon have in common: where its control socket is, and how it answers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..ipc.control import ControlClient
+from ..ipc.errors import ControlError
+
+DEFAULT_RUN_DIR = "/run/orind"
+
+
+def add_run_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--run-dir", default=DEFAULT_RUN_DIR, help=f"the daemon's run_dir (default {DEFAULT_RUN_DIR})")
+
+
+def ask(options: argparse.Namespace, request: dict[str, Any], timeout_s: float) -> dict[str, Any] | None:
+    """The daemon's answer, or None after the reason was printed to stderr (exit code 69)."""
+    try:
+        with ControlClient(Path(options.run_dir) / "control") as client:
+            return client.request(request, timeout_s)
+    except ControlError as error:
+        print(f"orind {options.command}: {error}", file=sys.stderr)
+        return None

@@ -1,0 +1,100 @@
+"""The HTTP process: health, metrics and a small status page, from main's stats page and nothing else.
+
+Started by the nursery (`python -m orind.daemon.http STATS_FD LISTEN_FD`). It never talks to main, so no request can
+delay a frame. A stats page that stopped moving is itself unhealthy.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from ..ipc.stats_page import StatsPageError, StatsReader
+from .lifeline import begin_child
+from .metrics import StatusCollector
+from .status_page import render
+
+STALE_NS = 2_000_000_000
+REQUEST_TIMEOUT_S = 5
+
+
+def health(status: dict[str, Any], age_ns: int) -> tuple[int, list[str]]:
+    """The HTTP status code and its reasons. 200 with a reason means: serving, but not as it should be."""
+    reasons = list(status["health"]["reasons"])
+    if age_ns > STALE_NS:
+        return 503, [f"main has not moved for {age_ns / 1e9:.1f} s"]
+    return (200 if status["health"]["ok"] else 503), reasons
+
+
+class Handler(BaseHTTPRequestHandler):
+    """GET /healthz, /metrics, /status.json and / ; everything else is 404."""
+
+    server: HttpServer
+    protocol_version = "HTTP/1.1"
+    timeout = REQUEST_TIMEOUT_S
+
+    def do_GET(self) -> None:
+        try:
+            counters, status = self.server.stats.read()
+        except StatsPageError as error:
+            self._answer(503, "text/plain; charset=utf-8", f"{error}\n".encode())
+            return
+        code, reasons = health(status, time.monotonic_ns() - counters.now_ns)
+        path = self.path.split("?", 1)[0]
+        if path == "/healthz":
+            body = json.dumps({"ok": code == 200, "state": status["state"], "reasons": reasons}) + "\n"
+            self._answer(code, "application/json", body.encode())
+        elif path == "/metrics":
+            registry = CollectorRegistry(auto_describe=False)
+            registry.register(StatusCollector(status, healthy=code == 200))
+            self._answer(200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(registry))
+        elif path == "/status.json":
+            self._answer(200, "application/json", (json.dumps(status) + "\n").encode())
+        elif path == "/":
+            self._answer(200, "text/html; charset=utf-8", render(status, code, reasons).encode())
+        else:
+            self._answer(404, "text/plain; charset=utf-8", b"try /healthz, /metrics, /status.json or /\n")
+
+    def _answer(self, code: int, kind: str, body: bytes) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not logged: a load balancer asks every second, for years."""
+
+
+class HttpServer(ThreadingHTTPServer):
+    """Serves on a socket that main has bound already, so that a port in use is main's error at start."""
+
+    daemon_threads = True
+
+    def __init__(self, listener: socket.socket, stats: StatsReader) -> None:
+        self.stats = stats
+        super().__init__(listener.getsockname()[:2], Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+
+    def server_bind(self) -> None:
+        """Bound by main."""
+
+
+def main() -> int:
+    begin_child()
+    stats = StatsReader(int(sys.argv[1]))
+    listener = socket.socket(fileno=int(sys.argv[2]))
+    HttpServer(listener, stats).serve_forever()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""From raw message parts to a checked trigger: the first thing done to any message.
+
+Called by `pipeline.py`. Pure but for the clock passed in. Invariant: whatever is wrong with a message ends as one
+WireError with a reason; nothing else can come out, so nothing hostile reaches a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..ipc import clock, wire
+from ..ipc.errors import WireError
+from ..kernels.spec import ModelSpec
+from .config import Camera, Config
+from .rate import TokenBucket
+from .trigger import RANKS, Trigger
+
+IMAGE_ENCODINGS = ("bgr8", "rgb8", "mono8", "nv12", "jpeg")
+
+
+class Intake:
+    """The rules of one configuration. Rebuilt at a reload."""
+
+    def __init__(self, config: Config, specs: dict[str, ModelSpec], inputs: dict[str, tuple[str, tuple[int, ...]]]) -> None:
+        """`inputs`: dtype and shape (without the batch axis) that a model of task `tensor` takes, by model."""
+        self._cameras = config.cameras
+        self._specs = specs
+        self._inputs = inputs
+        self._slot_bytes = config.slots.bytes
+        self._jpeg = config.decode.workers > 0
+        self._buckets = {name: TokenBucket(c.rate_limit_hz, c.rate_burst) for name, c in config.cameras.items()}
+
+    def parse(self, parts: Sequence[bytes], length: int, now_ns: int) -> tuple[Trigger, bool]:
+        """`[camera, header]` and the payload's length to a trigger, and whether its stamp was replaced by the arrival time.
+
+        Raises WireError. The trigger has identity, timing and pixel layout; no slot yet.
+        """
+        if len(parts) != 2:
+            raise WireError("parts", f"a frame has 3 parts (camera, header, payload), this message has {len(parts) + 1}")
+        name = wire.parse_camera(parts[0])
+        try:
+            header = wire.parse_header(parts[1])
+            camera = self._cameras.get(name)
+            if camera is None:
+                known = ", ".join(list(self._cameras)[:8])
+                raise WireError("unknown_camera", f"camera '{name}' is not in the configuration (known: {known})")
+            wire.check_payload(header, length, self._slot_bytes)
+            self._check_encoding(name, camera, header)
+        except WireError as error:
+            error.camera = name
+            raise
+        stamp = clock.interpret(header.ts_ns, header.clock, now_ns)
+        budget_ms = camera.deadline_ms if header.deadline_ms is None else min(camera.deadline_ms, header.deadline_ms)
+        rank = RANKS[camera.priority] if header.cls is None else max(RANKS[camera.priority], RANKS[header.cls])
+        frame = Trigger(
+            name, header.seq, header.trigger, header.ts_ns, stamp.clock, now_ns, stamp.capture_ns,
+            stamp.capture_ns + int(budget_ms * 1e6), rank, camera.model, header.encoding, header.width, header.height,
+            header.stride, header.dtype, header.shape, length,
+        )  # fmt: skip
+        return frame, stamp.replaced
+
+    def allowed(self, camera: str, now_ns: int) -> bool:
+        """Whether the camera's token bucket has room for one more trigger."""
+        return self._buckets[camera].take(now_ns)
+
+    def readmit(self, frame: Trigger) -> str:
+        """Route a waiting frame anew after a reload. Returns '' or why it cannot be served any more."""
+        camera = self._cameras.get(frame.camera)
+        if camera is None:
+            return f"camera '{frame.camera}' is not in the new configuration"
+        frame.model = camera.model
+        frame.deadline_ns = min(frame.deadline_ns, frame.capture_ns + int(camera.deadline_ms * 1e6))
+        problem = self._misfit(camera, frame.encoding, frame.dtype, frame.shape)
+        return problem
+
+    def _check_encoding(self, name: str, camera: Camera, header: wire.Header) -> None:
+        problem = self._misfit(camera, header.encoding, header.dtype, header.shape)
+        if problem:
+            raise WireError(
+                "encoding", f"camera '{name}': {problem}", seq=header.seq, trigger=header.trigger, ts_ns=header.ts_ns
+            )
+
+    def _misfit(self, camera: Camera, encoding: str, dtype: str, shape: tuple[int, ...]) -> str:
+        """Why a frame of this form cannot be given to the camera's model, or ''."""
+        expected = self._inputs.get(camera.model)
+        if expected is not None:
+            if encoding != "tensor":
+                return f"model '{camera.model}' takes tensors, not {encoding}"
+            if (dtype, shape) != expected:
+                return f"model '{camera.model}' takes {expected[0]} {list(expected[1])}, got {dtype} {list(shape)}"
+            return ""
+        if encoding == "jpeg" and not self._jpeg:
+            return "JPEG is not served: decode.workers is 0"
+        if encoding not in (*IMAGE_ENCODINGS, "yuv420", "yuv422", "yuv444", "gray"):
+            return f"model '{camera.model}' takes pictures as {', '.join(IMAGE_ENCODINGS)}, not {encoding}"
+        return ""

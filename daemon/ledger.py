@@ -1,0 +1,61 @@
+"""The books: every received trigger ends in exactly one outcome, and the sums say so at any moment.
+
+Called by `pipeline.py` only. Invariant: received == sum(outcomes) + in_flight; repeats are counted on their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..ipc.histogram import Histogram
+from .trigger import OUTCOMES, Trigger
+
+STAGES = ("decode", "queue", "preprocess", "engine", "answer", "total")
+REASONS_MAX = 256
+
+
+class Ledger:
+    """Counters, reasons and latency histograms of one daemon's life; a reload keeps them."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.in_flight = 0
+        self.repeated = 0
+        self.clock_replaced = 0
+        self.unroutable = 0
+        self.late_answers = 0
+        self.outcomes: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
+        self.reasons: Counter[str] = Counter()
+        self.stages: dict[str, Histogram] = {name: Histogram() for name in STAGES}
+
+    def opened(self) -> None:
+        """A trigger was received."""
+        self.received += 1
+        self.in_flight += 1
+
+    def closed(self, frame: Trigger, outcome: str, reason_code: str) -> None:
+        """A trigger got its outcome. Raises RuntimeError for a second one: that is a bug, and a PLC must not see it."""
+        if frame.outcome:
+            raise RuntimeError(f"trigger {frame.camera}/{frame.seq} was answered {frame.outcome}, now {outcome}")
+        frame.outcome = outcome
+        self.in_flight -= 1
+        self.outcomes[outcome] += 1
+        if reason_code and (reason_code in self.reasons or len(self.reasons) < REASONS_MAX):
+            self.reasons[reason_code] += 1
+
+    def frames(self) -> dict[str, int]:
+        """The table of `orind status --json`."""
+        return {
+            "received": self.received,
+            **self.outcomes,
+            "in_flight": self.in_flight,
+            "repeated": self.repeated,
+        }
+
+    def latency_ms(self) -> dict[str, dict[str, float]]:
+        """P50, P95, P99 by stage, for the stages that have seen a frame."""
+        return {
+            stage: {f"p{p}": h.quantile(p / 100) / 1e6 for p in (50, 95, 99)}
+            for stage, h in self.stages.items()
+            if h.count
+        }

@@ -1,0 +1,63 @@
+"""The status as Prometheus metrics, through the prometheus-client library. HTTP process only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ..ipc.histogram import Histogram
+from .trigger import OUTCOMES
+
+BUCKETS_MS = (1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 500, 1000, 2000, 5000)
+POWER_GAUGES = (
+    ("board_w", "orind_board_watts", "Board power as the sensors show it"),
+    ("budget_w", "orind_board_budget_watts", "Board power budget of the policy"),
+    ("tj_c", "orind_junction_celsius", "Junction temperature"),
+    ("gpu_hz", "orind_gpu_hertz", "GPU clock"),
+    ("gpu_cap_hz", "orind_gpu_cap_hertz", "GPU clock cap set by the governor"),
+)
+
+
+class StatusCollector(Collector):
+    """Turns one reading of the stats page into metric families."""
+
+    def __init__(self, status: dict[str, Any], healthy: bool) -> None:
+        self._status = status
+        self._healthy = healthy
+
+    def collect(self) -> Iterator[Metric]:
+        status, frames = self._status, self._status["frames"]
+        yield GaugeMetricFamily("orind_healthy", "1 while /healthz answers 200", value=float(self._healthy))
+        yield GaugeMetricFamily("orind_generation", "Number of the configuration generation", value=status["generation"])
+        yield GaugeMetricFamily("orind_queue_length", "Frames waiting for an engine", value=status["queue"]["length"])
+        yield GaugeMetricFamily("orind_frames_in_flight", "Triggers without an outcome yet", value=frames["in_flight"])
+        yield GaugeMetricFamily("orind_slots_free", "Frame slots free", value=status["slots"]["free"])
+        yield CounterMetricFamily("orind_frames_received", "Triggers received", value=frames["received"])
+        yield CounterMetricFamily("orind_frames_repeated", "Repeats of a known trigger", value=frames["repeated"])
+        outcomes = CounterMetricFamily("orind_frames_outcome", "Triggers by outcome", labels=["outcome"])
+        for name in OUTCOMES:
+            outcomes.add_metric([name], frames[name])
+        yield outcomes
+        reasons = CounterMetricFamily("orind_frames_refused", "Triggers not answered ok, by reason", labels=["reason"])
+        for reason, count in status["reasons"].items():
+            reasons.add_metric([reason], count)
+        yield reasons
+        yield CounterMetricFamily("orind_failovers", "Take-overs by the standby", value=status["failovers"])
+        yield CounterMetricFamily("orind_reloads", "Reloads asked for", value=status["reload"]["requested"])
+        yield from self._latency()
+        for key, name, text in POWER_GAUGES:
+            value = status["power"].get(key)
+            if value is not None:
+                yield GaugeMetricFamily(name, text, value=value)
+
+    def _latency(self) -> Iterator[Metric]:
+        family = HistogramMetricFamily("orind_stage_seconds", "Time of a frame by stage", labels=["stage"])
+        for stage, raw in self._status["histograms"].items():
+            histogram = Histogram.from_json(raw)
+            buckets = [(str(ms / 1000), float(histogram.count_below(int(ms * 1e6)))) for ms in BUCKETS_MS]
+            buckets.append(("+Inf", float(histogram.count)))
+            family.add_metric([stage], buckets, sum_value=histogram.sum_ns / 1e9)
+        yield family

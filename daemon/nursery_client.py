@@ -1,0 +1,100 @@
+"""Main's side of the nursery: ask for a process, hear of its start and its end.
+
+Owned by main. Requests never block; reports arrive through the poller and go to the callbacks given at the request.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..ipc.fd_passing import recv_with_fds, send_with_fds
+
+
+class NurseryDied(Exception):
+    """The nursery is gone, and with it every engine: main can only end."""
+
+
+@dataclass(slots=True)
+class Child:
+    """A process that was asked for. `pid` is 0 until it was started; `status` is set when it has ended."""
+
+    number: int
+    role: str
+    pid: int = 0
+    status: int | None = None
+    on_failed: Callable[[str], None] | None = None
+    on_exit: Callable[[int], None] | None = None
+
+
+class NurseryClient:
+    """Spawns through the nursery, which main starts here, once, before it serves (the only Popen of main)."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "orind.daemon.nursery", str(theirs.fileno())]
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+        ours.setblocking(False)
+        self.channel = ours
+        self._numbers = itertools.count(1)
+        self._children: dict[int, Child] = {}
+
+    def spawn(
+        self,
+        role: str,
+        fds: list[int],
+        arguments: list[str],
+        *,
+        on_failed: Callable[[str], None] | None = None,
+        on_exit: Callable[[int], None] | None = None,
+    ) -> Child:
+        """Ask for `python -m orind.daemon.ROLE FD... ARGUMENTS...`. The descriptors stay the caller's to close."""
+        child = Child(next(self._numbers), role, on_failed=on_failed, on_exit=on_exit)
+        self._children[child.number] = child
+        self._send({"op": "spawn", "id": child.number, "role": role, "arguments": arguments}, fds)
+        return child
+
+    def kill(self, child: Child) -> None:
+        """SIGKILL, if it has not ended yet."""
+        if child.status is None:
+            self._send({"op": "kill", "id": child.number}, [])
+
+    def on_readable(self) -> None:
+        """Take one report. Raises NurseryDied at end of file."""
+        received = recv_with_fds(self.channel)
+        if received is None:
+            raise NurseryDied("the nursery process ended: main cannot replace engines any more and stops")
+        report, _ = received
+        child = self._children[report["id"]]
+        if report["op"] == "spawned":
+            child.pid = report["pid"]
+        elif report["op"] == "spawn_failed":
+            del self._children[child.number]
+            child.status = -1
+            if child.on_failed is not None:
+                child.on_failed(report["text"])
+        else:
+            del self._children[child.number]
+            child.status = report["status"]
+            if child.on_exit is not None:
+                child.on_exit(report["status"])
+
+    def close(self, timeout_s: float = 3.0) -> None:
+        """End the nursery and all its children."""
+        self.channel.close()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _send(self, message: dict[str, object], fds: list[int]) -> None:
+        try:
+            send_with_fds(self.channel, message, fds)
+        except (BrokenPipeError, ConnectionResetError):
+            raise NurseryDied("the nursery process ended: main cannot replace engines any more and stops") from None

@@ -1,0 +1,87 @@
+"""The frames that wait for an engine, by model and rank. Pure: knows no sockets and no slots.
+
+Called by `pipeline.py`. Order: frames to be replayed after an engine's death first and each alone, then critical, normal,
+best effort, each first come first served. Only the newest best-effort frame of a camera is worth an answer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from .trigger import RANKS, Trigger
+
+
+class ModelQueue:
+    """Frames waiting for one model."""
+
+    def __init__(self) -> None:
+        self._by_rank: tuple[deque[Trigger], ...] = tuple(deque() for _ in RANKS)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_rank))
+
+    def __iter__(self) -> Iterator[Trigger]:
+        for rank in self._by_rank:
+            yield from rank
+
+    def push(self, frame: Trigger) -> Trigger | None:
+        """Queue a frame. Returns the older best-effort frame of the same camera that it supersedes, or None."""
+        waiting = self._by_rank[frame.rank]
+        superseded = None
+        if frame.rank == RANKS["best_effort"]:
+            superseded = next((f for f in waiting if f.camera == frame.camera), None)
+            if superseded is not None:
+                waiting.remove(superseded)
+        waiting.append(frame)
+        return superseded
+
+    def head(self) -> Trigger | None:
+        return next(iter(self), None)
+
+    def first(self, count: int) -> list[Trigger]:
+        found = []
+        for frame in self:
+            if len(found) == count:
+                break
+            found.append(frame)
+        return found
+
+    def take(self, count: int) -> list[Trigger]:
+        """Remove and return the first `count` frames."""
+        taken: list[Trigger] = []
+        for rank in self._by_rank:
+            while rank and len(taken) < count:
+                taken.append(rank.popleft())
+        return taken
+
+    def discard(self, frames: list[Trigger]) -> None:
+        for frame in frames:
+            self._by_rank[frame.rank].remove(frame)
+
+
+class Queues:
+    """All models' queues, and the frames that must be replayed alone."""
+
+    def __init__(self) -> None:
+        self.models: dict[str, ModelQueue] = {}
+        self.retry: deque[Trigger] = deque()
+
+    def __len__(self) -> int:
+        return len(self.retry) + sum(map(len, self.models.values()))
+
+    def push(self, frame: Trigger) -> Trigger | None:
+        return self.models.setdefault(frame.model, ModelQueue()).push(frame)
+
+    def in_turn(self) -> list[str]:
+        """Models with waiting frames, the most urgent head (rank, then deadline) first."""
+        heads = [(head.rank, head.deadline_ns, name) for name, q in self.models.items() if (head := q.head()) is not None]
+        return [name for _, _, name in sorted(heads)]
+
+    def take_all(self) -> list[Trigger]:
+        """Remove and return every waiting frame, the ones to be replayed first."""
+        frames = list(self.retry)
+        self.retry.clear()
+        for queue in self.models.values():
+            frames += queue.take(len(queue))
+        return frames

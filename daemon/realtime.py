@@ -1,0 +1,51 @@
+"""What makes main's loop steady: pinned CPUs, a FIFO priority, locked memory, no collections in the hot path.
+
+Called once by main, after everything is allocated. Each wish of the configuration is granted or refused with its remedy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import resource
+
+from .config import Realtime
+
+MCL_CURRENT, MCL_FUTURE = 1, 2
+
+
+class RealtimeError(Exception):
+    """The kernel refused a setting of the `realtime` section."""
+
+
+def apply(settings: Realtime) -> None:
+    """Apply the section. Raises RealtimeError with what to allow."""
+    if settings.cpus:
+        try:
+            os.sched_setaffinity(0, settings.cpus)
+        except (OSError, ValueError) as error:
+            raise RealtimeError(f"realtime.cpus {settings.cpus}: {error}; online are {sorted(os.sched_getaffinity(0))}") from None
+    if settings.fifo_priority:
+        try:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(settings.fifo_priority))
+        except PermissionError:
+            raise RealtimeError(
+                f"realtime.fifo_priority {settings.fifo_priority}: not permitted; set LimitRTPRIO= in the unit"
+            ) from None
+    if settings.lock_memory:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.mlockall(MCL_CURRENT | MCL_FUTURE) != 0:
+            limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+            raise RealtimeError(
+                f"realtime.lock_memory: {os.strerror(ctypes.get_errno())} with a limit of {limit} bytes; "
+                "set LimitMEMLOCK=infinity in the unit"
+            )
+    quiet_collector()
+
+
+def quiet_collector() -> None:
+    """No garbage collection from here on; freeze() alone would not stop it. The loop collects when idle."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()

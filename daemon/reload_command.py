@@ -1,0 +1,29 @@
+"""`orind reload [--wait]`: load the configuration anew."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from .control_options import add_run_dir, ask
+
+DEFAULT_TIMEOUT_S = 60.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "example: orind reload --wait   (as in ExecReload=, so that `systemctl reload` returns when it is done)"
+    add_run_dir(parser)
+    parser.add_argument("--wait", action="store_true", help="return when the new configuration serves or was refused")
+    parser.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="S", help="seconds to wait at most")
+
+
+def run(options: argparse.Namespace) -> int:
+    answer = ask(options, {"op": "reload", "wait": options.wait}, options.timeout)
+    if answer is None:
+        return 69
+    for problem in answer.get("problems", []):
+        print(problem, file=sys.stderr)
+    for note in answer.get("notes", []):
+        print(f"note: {note}", file=sys.stderr)
+    print(answer["result"])
+    return 0 if answer["ok"] else 1

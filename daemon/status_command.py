@@ -1,0 +1,51 @@
+"""`orind status [--json]`: how the running daemon is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from .control_options import add_run_dir, ask
+from .trigger import OUTCOMES
+
+TIMEOUT_S = 5.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "example: orind status --json | jq .frames\nexit code 0: serving; 1: running, but not fit to serve; 69: not running"
+    add_run_dir(parser)
+    parser.add_argument("--json", action="store_true", help="the whole status as one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    status = ask(options, {"op": "status"}, TIMEOUT_S)
+    if status is None:
+        return 69
+    print(json.dumps(status) if options.json else "\n".join(lines(status)))
+    return 0 if status["health"]["ok"] else 1
+
+
+def lines(status: dict[str, Any]) -> list[str]:
+    """The status for a person's terminal."""
+    frames, power = status["frames"], status["power"]
+    text = [f"{status['state']}, generation {status['generation']}, {status['failovers']} failovers"]
+    text += [f"  ! {reason}" for reason in status["health"]["reasons"]]
+    text.append("frames   " + "  ".join(f"{k} {frames[k]}" for k in ("received", *OUTCOMES, "in_flight", "repeated")))
+    text += [
+        f"engine   {e['role']:8} {e['state']:9} pid {e['pid']} on {e['device']} (epoch {e['epoch']})" for e in status["engines"]
+    ]
+    text += [
+        f"latency  {stage:9} P50 {v['p50']:8.2f}  P95 {v['p95']:8.2f}  P99 {v['p99']:8.2f} ms"
+        for stage, v in status["latency_ms"].items()
+    ]
+    if power.get("budget_w") is not None:
+        text.append(
+            f"power    {_show(power['board_w'], 1)} of {power['budget_w']:.1f} W, junction {_show(power['tj_c'], 1)} C, "
+            f"GPU {_show(power['gpu_hz'], 0, 1e6)} of at most {_show(power['gpu_cap_hz'], 0, 1e6)} MHz"
+        )
+    return text
+
+
+def _show(value: float | None, digits: int, unit: float = 1.0) -> str:
+    return "unreadable" if value is None else f"{value / unit:.{digits}f}"

@@ -1,0 +1,91 @@
+"""The status as one self-contained HTML page: what a person at the line looks at first. HTTP process only."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from .trigger import OUTCOMES
+
+STYLE = """
+:root { color-scheme: light dark; --edge: #8884; --good: #1a7f37; --bad: #c62828; --warn: #b26a00; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; }
+h1 { font-size: 1.4rem; margin: 0 0 .2rem } h2 { font-size: 1rem; margin: 1.6rem 0 .4rem }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
+th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--edge) }
+td.n, th.n { text-align: right }
+.state { font-weight: 600 } .ok { color: var(--good) } .down { color: var(--bad) } .poor { color: var(--warn) }
+.bar { display: flex; height: .6rem; border-radius: .3rem; overflow: hidden; background: var(--edge); margin: .4rem 0 }
+"""
+COLOURS = {"ok": "#1a7f37", "degraded": "#b26a00", "stale": "#7a7a7a", "rejected": "#8e24aa", "expired": "#ef6c00",
+           "error": "#c62828", "dropped": "#5d4037"}
+
+
+def render(status: dict[str, Any], code: int, reasons: list[str]) -> str:
+    """The page. `code` and `reasons` are those of /healthz."""
+    kind = "down" if code != 200 else "poor" if reasons else "ok"
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=2>",
+        f"<title>orind: {escape(status['state'])}</title><style>{STYLE}</style>",
+        f"<h1>orind <span class='state {kind}'>{escape(status['state'])}</span></h1>",
+        f"<div>generation {status['generation']}, {status['failovers']} failovers, "
+        f"{status['reload']['done']} of {status['reload']['requested']} reloads done</div>",
+        *(f"<div class={kind}>{escape(reason)}</div>" for reason in reasons),
+        _frames(status["frames"]),
+        _latency(status["latency_ms"]),
+        _engines(status["engines"]),
+        _power(status["power"]),
+    ]
+    return "".join(parts)
+
+
+def _frames(frames: dict[str, int]) -> str:
+    total = max(1, frames["received"])
+    bar = "".join(
+        f"<div title='{name}' style='width:{100 * frames[name] / total:.2f}%;background:{COLOURS[name]}'></div>"
+        for name in OUTCOMES
+    )
+    columns = ["received", *OUTCOMES, "in_flight", "repeated"]
+    head = "".join(f"<th class=n>{c.replace('_', ' ')}</th>" for c in columns)
+    row = "".join(f"<td class=n>{frames[c]}</td>" for c in columns)
+    return f"<h2>Frames</h2><div class=bar>{bar}</div><table><tr>{head}<tr>{row}</table>"
+
+
+def _latency(stages: dict[str, dict[str, float]]) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(stage)}" + "".join(f"<td class=n>{values[p]:.2f}" for p in ("p50", "p95", "p99"))
+        for stage, values in stages.items()
+    )
+    return f"<h2>Latency, ms</h2><table><tr><th>stage<th class=n>P50<th class=n>P95<th class=n>P99{rows}</table>"
+
+
+def _engines(engines: list[dict[str, Any]]) -> str:
+    rows = "".join(
+        f"<tr><td>{e['pid']}<td>{escape(e['role'])}<td>{escape(e['state'])}<td>{escape(e['device'])}<td class=n>{e['epoch']}"
+        for e in engines
+    )
+    return f"<h2>Engines</h2><table><tr><th>pid<th>role<th>state<th>device<th class=n>epoch{rows}</table>"
+
+
+def _power(power: dict[str, Any]) -> str:
+    if power.get("budget_w") is None:
+        return "<h2>Power</h2><p>No power section in the configuration: the board is neither read nor governed."
+    cells = [
+        ("board", _unit(power["board_w"], "W", 1)),
+        ("budget", _unit(power["budget_w"], "W", 1)),
+        ("junction", _unit(power["tj_c"], "°C", 1)),
+        ("GPU", _unit(_mhz(power["gpu_hz"]), "MHz", 0)),
+        ("GPU cap", _unit(_mhz(power["gpu_cap_hz"]), "MHz", 0)),
+        ("level", escape(str(power.get("level") or "-"))),
+    ]
+    head = "".join(f"<th>{name}" for name, _ in cells)
+    row = "".join(f"<td>{value}" for _, value in cells)
+    return f"<h2>Power</h2><table><tr>{head}<tr>{row}</table><p>{escape(str(power.get('reason') or ''))}"
+
+
+def _mhz(hz: float | None) -> float | None:
+    return None if hz is None else hz / 1e6
+
+
+def _unit(value: float | None, unit: str, digits: int) -> str:
+    return "unreadable" if value is None else f"{value:.{digits}f} {unit}"

@@ -1,0 +1,64 @@
+# shellcheck shell=bash
+# Sourced by scripts/demo and scripts/test: one virtual environment for a purpose, made once, reused while setup.cfg stays the same.
+#
+#   prepare NAME EXTRAS   makes .venv-NAME with orind[EXTRAS] (editable) and sets $python
+#
+# ORIND_PYTHON names the interpreter to use (default: the first of python3.12, 3.11, 3.10, python3 that is new enough).
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+say() { printf '== %s\n' "$*"; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# Debian and Ubuntu call the JPEG library differently.
+need_packages() {
+    local missing=() name
+    for name in "$@"; do
+        dpkg-query -W -f='${Status}' "$name" 2>/dev/null | grep -q 'ok installed' || missing+=("$name")
+    done
+    [ ${#missing[@]} -eq 0 ] && return
+    if [ "$(id -u)" = 0 ]; then
+        say "installing ${missing[*]}"
+        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } \
+            >"$root/.apt.log" 2>&1 || { tail -n 20 "$root/.apt.log" >&2; die "apt-get could not install ${missing[*]}"; }
+    else
+        die "please install first: sudo apt-get install ${missing[*]}"
+    fi
+}
+
+jpeg_package() {
+    if apt-cache show libturbojpeg0 >/dev/null 2>&1; then echo libturbojpeg0
+    elif dpkg-query -W libturbojpeg0 >/dev/null 2>&1; then echo libturbojpeg0
+    else echo libturbojpeg; fi
+}
+
+find_python() {
+    local candidate
+    for candidate in ${ORIND_PYTHON:-python3.12 python3.11 python3.10 python3}; do
+        if "$candidate" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    die "no Python 3.10 to 3.12 found; install python3 and python3-venv, or name one in ORIND_PYTHON"
+}
+
+prepare() {
+    local name=$1 extras=$2 base stamp
+    command -v python3 >/dev/null || need_packages python3
+    base=$(find_python)
+    "$base" -c 'import ensurepip' 2>/dev/null || need_packages python3-venv
+    venv=$root/.venv-$name
+    stamp=$({ cat "$root/setup.cfg" "$root/pyproject.toml"; "$base" --version; echo "$extras"; } | sha256sum | cut -d' ' -f1)
+    python=$venv/bin/python
+    if [ -x "$python" ] && [ "$(cat "$venv/orind.stamp" 2>/dev/null)" = "$stamp" ]; then
+        say "using the environment in $(basename "$venv")"
+        return
+    fi
+    say "setting up $(basename "$venv") with $("$base" --version) (once; later runs reuse it)"
+    rm -rf "$venv"
+    "$base" -m venv "$venv" || die "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"
+    "$python" -m pip install -q --disable-pip-version-check -e "$root[$extras]" 2>&1 | { grep -v -i 'warning' || true; }
+    "$python" -c 'import orind.ipc.wire' || die "the installation in $venv does not work"
+    echo "$stamp" >"$venv/orind.stamp"
+}
