@@ -1,0 +1,45 @@
+"""The exceptions of the power package, from which every caller can tell a bad file from a bad board.
+
+Raised by all modules of `power`; the daemon turns SettingsError into configuration errors and logs the others.
+Invariant: a message names the path or key and what to do, and a failed read is never turned into a number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class PowerError(Exception):
+    """Anything that power could not do; the text is for a person."""
+
+
+class SysfsError(PowerError):
+    """A file of the board could not be read or written. `path` is relative to the root, `why` a few words."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"/{path}: {why}")
+        self.path = path
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong in a settings mapping: `where` is the key path, such as ("modes", 2, "id")."""
+
+    where: tuple[str | int, ...]
+    text: str
+
+    def __str__(self) -> str:
+        path = ""
+        for part in self.where:
+            path += f"[{part}]" if isinstance(part, int) else (f".{part}" if path else part)
+        return f"{path}: {self.text}" if path else self.text
+
+
+class SettingsError(PowerError):
+    """A board or policy mapping was refused; `problems` holds everything that is wrong with it, not only the first."""
+
+    def __init__(self, what: str, problems: tuple[Problem, ...]) -> None:
+        super().__init__(f"{what}: " + "; ".join(str(p) for p in problems))
+        self.what = what
+        self.problems = problems

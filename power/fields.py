@@ -1,0 +1,138 @@
+"""Reads plain mappings (from YAML, which power does not know) into checked values, and collects every error.
+
+Called by board.py and policy.py. Invariant: nothing is guessed or coerced (a bool is not a number, text is not a
+number), an unknown key is an error with the nearest known key, and all errors are reported at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+
+from .errors import Problem, SettingsError
+
+_MISSING = object()
+
+
+class Fields:
+    """One mapping being read. Take every known key through a method, then call `finish()`."""
+
+    def __init__(self, source: object, what: str, where: tuple[str | int, ...] = (),
+                 problems: list[Problem] | None = None) -> None:
+        self._what = what
+        self._where = where
+        self._problems: list[Problem] = [] if problems is None else problems
+        self._known: list[str] = []
+        self._source: Mapping[object, object] = {}
+        if isinstance(source, Mapping):
+            self._source = source
+        else:
+            self._problems.append(Problem(where, f"must be a mapping of keys, not {type(source).__name__}"))
+
+    def complain(self, key: str | None, text: str) -> None:
+        """Record a problem that the caller found, at `key` or at this mapping itself."""
+        self._problems.append(Problem(self._where if key is None else (*self._where, key), text))
+
+    def _take(self, key: str, required: bool) -> object:
+        self._known.append(key)
+        value = self._source.get(key, _MISSING)
+        if value is _MISSING and required and isinstance(self._source, Mapping):
+            self.complain(key, "is required")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Non-empty text."""
+        value = self._take(key, default is None)
+        if value is _MISSING:
+            return default if default is not None else ""
+        if not isinstance(value, str) or not value.strip():
+            self.complain(key, f"must be non-empty text, not {value!r}")
+            return ""
+        return value
+
+    def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
+        """A finite number in [low, high]."""
+        value = self._take(key, default is None)
+        if value is _MISSING:
+            return default if default is not None else low
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            self.complain(key, f"must be a number, not {value!r}")
+            return low
+        if not low <= value <= high:
+            self.complain(key, f"must lie in {low:g} to {high:g}, not {value:g}")
+            return low
+        return float(value)
+
+    def whole(self, key: str, low: int, high: int, default: int | None = None) -> int:
+        """A whole number in [low, high]."""
+        value = self._take(key, default is None)
+        if value is _MISSING:
+            return default if default is not None else low
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.complain(key, f"must be a whole number, not {value!r}")
+            return low
+        if not low <= value <= high:
+            self.complain(key, f"must lie in {low} to {high}, not {value}")
+            return low
+        return value
+
+    def maybe_whole(self, key: str, low: int, high: int) -> int | None:
+        """As `whole`, or None where the key is absent or null."""
+        if self._source.get(key) is None:
+            self._known.append(key)
+            return None
+        return self.whole(key, low, high)
+
+    def texts(self, key: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
+        """A non-empty list of non-empty texts without repetition (or the default)."""
+        value = self._take(key, default is None)
+        if value is _MISSING:
+            return tuple(default or ())
+        if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or not value:
+            self.complain(key, f"must be a list of texts, not {value!r}")
+            return ()
+        good = [item for item in value if isinstance(item, str) and item.strip()]
+        if len(good) != len(value):
+            self.complain(key, f"must hold texts only, not {list(value)!r}")
+        if len(set(good)) != len(good):
+            self.complain(key, "names something twice")
+        return tuple(good)
+
+    def wholes(self, key: str, low: int, high: int, default: Sequence[int] | None = None) -> tuple[int, ...]:
+        """A list of whole numbers in [low, high] (or the default)."""
+        value = self._take(key, default is None)
+        if value is _MISSING:
+            return tuple(default or ())
+        if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+            self.complain(key, f"must be a list of whole numbers, not {value!r}")
+            return ()
+        good = [item for item in value if isinstance(item, int) and not isinstance(item, bool) and low <= item <= high]
+        if len(good) != len(value):
+            self.complain(key, f"must hold whole numbers in {low} to {high} only, not {list(value)!r}")
+        return tuple(good)
+
+    def child(self, key: str) -> Fields:
+        """The mapping at `key`; it reports into this one's problems, so `finish()` the child for unknown keys only."""
+        value = self._take(key, True)
+        return Fields({} if value is _MISSING else value, self._what, (*self._where, key), self._problems)
+
+    def children(self, key: str) -> list[Fields]:
+        """The non-empty list of mappings at `key`."""
+        value = self._take(key, True)
+        if value is _MISSING:
+            return []
+        if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or not value:
+            self.complain(key, "must be a non-empty list of mappings")
+            return []
+        return [Fields(item, self._what, (*self._where, key, i), self._problems) for i, item in enumerate(value)]
+
+    def finish(self) -> None:
+        """Report unknown keys; at the outermost mapping, raise SettingsError when anything at all was wrong."""
+        for key in self._source:
+            if key not in self._known:
+                near = difflib.get_close_matches(str(key), self._known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(sorted(self._known))}"
+                self._problems.append(Problem((*self._where, str(key)), f"unknown key{hint}"))
+        if not self._where and self._problems:
+            raise SettingsError(self._what, tuple(self._problems))

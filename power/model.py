@@ -1,0 +1,53 @@
+"""The governor's model of board power as a function of GPU clock, busy share and temperature. Pure.
+
+Called by governor.py (and checked against boards by board.py and policy.py). Form: idle + busy x (GPU dynamic power
+~ clock^exponent, scaled by leakage per degree, + CPU share + memory share). Constants are starting values from the
+board's facts; the governor learns a bias and a gain on top and never trusts them further.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .fields import Fields
+
+
+@dataclass(frozen=True, slots=True)
+class PowerModel:
+    """Powers in mW, clock in Hz, temperatures in C. `reference_hz` is where the *_full_mw figures hold."""
+
+    reference_hz: int
+    idle_mw: float
+    gpu_full_mw: float
+    gpu_exponent: float
+    cpu_full_mw: float
+    memory_full_mw: float
+    leak_per_c: float
+    leak_reference_c: float
+
+    @classmethod
+    def from_fields(cls, f: Fields) -> PowerModel:
+        """Read the `model` mapping of a board's facts."""
+        model = cls(
+            reference_hz=f.whole("reference_hz", 100_000_000, 3_000_000_000),
+            idle_mw=f.number("idle_mw", 500, 40_000),
+            gpu_full_mw=f.number("gpu_full_mw", 1_000, 100_000),
+            gpu_exponent=f.number("gpu_exponent", 1.0, 3.0),
+            cpu_full_mw=f.number("cpu_full_mw", 0, 30_000),
+            memory_full_mw=f.number("memory_full_mw", 0, 30_000),
+            leak_per_c=f.number("leak_per_c", 0, 0.05),
+            leak_reference_c=f.number("leak_reference_c", 0, 100),
+        )
+        f.finish()
+        return model
+
+    def dynamic_mw(self, gpu_hz: float, busy: float, tj_c: float) -> float:
+        """Power above idle, for a busy share in 0..1 (linear in it: within a tick the GPU is either on or off)."""
+        ratio = gpu_hz / self.reference_hz
+        leak = 1.0 + self.leak_per_c * (tj_c - self.leak_reference_c)
+        full = self.gpu_full_mw * float(ratio**self.gpu_exponent) * max(leak, 0.1)
+        return busy * (full + self.cpu_full_mw + self.memory_full_mw * ratio)
+
+    def full_mw(self, gpu_hz: float, tj_c: float) -> float:
+        """Board power at full load."""
+        return self.idle_mw + self.dynamic_mw(gpu_hz, 1.0, tj_c)

@@ -1,0 +1,64 @@
+"""Learns what the power model gets wrong: a slow bias always, a gain only when excited. Pure.
+
+Called by governor.py. The feedback is never the reading, only reading minus model, where the model has gone through the
+sensor's own averaging window with the clocks really applied and the busy time really spent: so a burst is no error,
+and nothing has to wait for the sensor. Measured structure: DESIGN section 8. Invariant: bias and gain stay in bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .model import PowerModel
+from .window import SlidingMean
+
+# Per 100 ms of time. The bias follows in 1 s (ten ticks), the gain in about 3 s of load; both well above the 430 ms
+# window, so that they average over it and do not chase quantisation (380 mW on a 19 V rail of AGX Orin).
+_BIAS_RATE_PER_S = 1.0
+_GAIN_RATE_PER_S = 0.3
+_GAIN_LOW, _GAIN_HIGH = 0.5, 2.0
+# "excited": the model's dynamic power is more than this share of full load; below, the gain is not observable
+_EXCITED_SHARE = 0.10
+
+
+class Observer:
+    """Model, window, bias (mW) and gain of one board."""
+
+    def __init__(self, model: PowerModel, window_ns: int) -> None:
+        self._model = model
+        self._window = SlidingMean(window_ns)
+        self._bias_bound_mw = model.idle_mw
+        self.bias_mw = 0.0
+        self.gain = 1.0
+
+    def note(self, lasted_ns: int, gpu_hz: int, busy: float | None, tj_c: float) -> None:
+        """What ran in the interval that ended now. An unknown busy share empties the window: nothing is learned."""
+        if busy is None:
+            self._window.clear()
+        else:
+            self._window.add(lasted_ns, self._model.dynamic_mw(gpu_hz, busy, tj_c))
+
+    def expected_mw(self) -> float | None:
+        """What the sensor should read now; None until the window is covered."""
+        dynamic = self._window.mean()
+        if dynamic is None or not self._window.full:
+            return None
+        return self._model.idle_mw + self.bias_mw + self.gain * dynamic
+
+    def learn(self, reading_mw: int, lasted_ns: int) -> None:
+        """Compare a reading, taken now, with what was expected, and correct."""
+        expected, dynamic = self.expected_mw(), self._window.mean()
+        if expected is None or dynamic is None:
+            return
+        error = reading_mw - expected
+        dt_s = min(lasted_ns / 1e9, 0.3)
+        bound = self._bias_bound_mw
+        self.bias_mw = min(max(self.bias_mw + _BIAS_RATE_PER_S * dt_s * error, -bound), bound)
+        full = self._model.gpu_full_mw + self._model.cpu_full_mw + self._model.memory_full_mw
+        if dynamic > _EXCITED_SHARE * full:
+            self.gain = min(max(self.gain + _GAIN_RATE_PER_S * dt_s * error / dynamic, _GAIN_LOW), _GAIN_HIGH)
+
+    def full_load_mw(self, clocks_hz: Sequence[int], tj_c: float) -> list[float]:
+        """Board power at full load for each clock, as learned so far; ascending with the clocks."""
+        base = self._model.idle_mw + self.bias_mw
+        return [base + self.gain * self._model.dynamic_mw(hz, 1.0, tj_c) for hz in clocks_hz]

@@ -1,0 +1,130 @@
+"""One tick of the power loop: read busy time and sensors, decide, set the cap, send the limits.
+
+The daemon runs it as the steward process and calls `tick` every policy tick; tests and the simulator give it other
+sensors, caps and another clock. Invariants: limits are sent in every tick, whatever failed; a failure of a sensor or
+an actuator becomes a fault in the report, never an exception; `close` puts the clocks back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from .errors import PowerError, SysfsError
+from .governor import Decision, Governor
+from .limits import Limits
+from .policy import Policy
+from .sensors import Readings
+
+
+class SensorSource(Protocol):
+    """What the steward needs of sensors.Sensors."""
+
+    def read(self) -> Readings: ...
+
+
+class ClockCaps(Protocol):
+    """What the steward needs of actuators.Caps."""
+
+    def gpu_clocks_hz(self) -> tuple[int, ...]: ...
+    def gpu_cap_hz(self) -> int: ...
+    def set_gpu_max(self, hz: int, reason: str) -> int: ...
+    def restore(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one tick saw and did, for status and metrics. `gpu_cap_hz`: the cap as the board says it, after setting."""
+
+    now_ns: int
+    readings: Readings
+    decision: Decision
+    gpu_cap_hz: int | None
+    busy: float | None
+    faults: tuple[str, ...]
+
+    def to_dict(self, policy: Policy) -> dict[str, object]:
+        """The `power` section of `orind status --json`: W, C, Hz."""
+        seen = self.readings
+        return {
+            "board_w": None if seen.board_mw is None else seen.board_mw / 1000,
+            "budget_w": policy.budget_mw / 1000,
+            "target_w": round(self.decision.target_mw / 1000, 3),
+            "tj_c": None if seen.tj_mc is None else seen.tj_mc / 1000,
+            "gpu_hz": seen.gpu_hz,
+            "gpu_cap_hz": self.gpu_cap_hz,
+            "busy": None if self.busy is None else round(self.busy, 4),
+            "level": self.decision.limits.level,
+            "reason": self.decision.limits.reason,
+            "model": {"bias_w": round(self.decision.bias_mw / 1000, 3), "gain": round(self.decision.gain, 4)},
+            "rails_w": {label: mw / 1000 for label, mw in seen.rails_mw.items()},
+            "zones_c": {name: mc / 1000 for name, mc in seen.zones_mc.items()},
+            "faults": list(self.faults),
+        }
+
+
+class BusyShare:
+    """Turns a monotonic busy counter into the share of time since the last look."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, int] | None = None
+
+    def take(self, now_and_busy_ns: tuple[int, int] | None) -> float | None:
+        """Share in 0..1, or None when it is not known: first look, no reading, no time passed, counter went back."""
+        last, self._last = self._last, now_and_busy_ns
+        if last is None or now_and_busy_ns is None:
+            return None
+        lasted, busy = now_and_busy_ns[0] - last[0], now_and_busy_ns[1] - last[1]
+        if lasted <= 0 or busy < 0:
+            return None
+        return min(busy / lasted, 1.0)
+
+
+class Steward:
+    """Owns the loop's parts; `read_busy` gives (now_ns, busy_ns) of the engines or None, `send_limits` tells main."""
+
+    def __init__(self, sensors: SensorSource, caps: ClockCaps, governor: Governor,
+                 read_busy: Callable[[], tuple[int, int] | None], send_limits: Callable[[Limits], None],
+                 clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._sensors = sensors
+        self._caps = caps
+        self._governor = governor
+        self._read_busy = read_busy
+        self._send_limits = send_limits
+        self._clock = clock
+        self._share = BusyShare()
+        self._clocks_hz: Sequence[int] = caps.gpu_clocks_hz()
+        self._cap_hz: int | None = None
+
+    def tick(self) -> Report:
+        """Do one round. Exceptions come from `send_limits` only (main is gone)."""
+        faults: list[str] = []
+        # busy time and rails are read next to each other: their windows must end at the same moment
+        busy = self._share.take(self._read_busy())
+        now_ns = self._clock()
+        readings = self._sensors.read()
+        faults.extend(readings.faults)
+        cap_hz = self._look_at_caps(faults)
+        decision = self._governor.decide(readings, busy, cap_hz, self._clocks_hz, now_ns)
+        try:
+            self._cap_hz = self._caps.set_gpu_max(decision.gpu_cap_hz, decision.reason)
+        except PowerError as error:
+            faults.append(f"GPU cap: {error}")
+        self._send_limits(decision.limits)
+        return Report(now_ns, readings, decision, self._cap_hz, busy, tuple(faults))
+
+    def close(self) -> tuple[str, ...]:
+        """Put the clocks back; returns a line for each. Raises PowerError where that failed."""
+        return self._caps.restore()
+
+    def _look_at_caps(self, faults: list[str]) -> int:
+        """The cap that held since the last tick. Unreadable: the highest clock, which assumes the most power spent."""
+        try:
+            self._clocks_hz = self._caps.gpu_clocks_hz()
+            self._cap_hz = self._caps.gpu_cap_hz()
+        except SysfsError as error:
+            faults.append(f"GPU cap: {error}")
+            self._cap_hz = None
+        return self._clocks_hz[-1] if self._cap_hz is None else self._cap_hz

@@ -1,0 +1,153 @@
+"""The one door to the board's files: /sys, the device tree and the release file, under a root.
+
+Called by sensors.py and actuators.py; nothing else in orind opens these paths. The root is "/" on a board and a
+directory on the plant; no caller can tell which. Things are found by name (zone `type`, hwmon `name`, devfreq
+`of_node/name`), never by number. Invariant: a read gives text or raises SysfsError; it never invents a value, and a
+write goes only to a file that exists.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from .errors import SysfsError
+
+THERMAL = "sys/class/thermal"
+HWMON = "sys/class/hwmon"
+DEVFREQ = "sys/class/devfreq"
+_MAX_BYTES = 65536
+
+
+def _name_of(error: OSError) -> str:
+    return errno.errorcode.get(error.errno or 0, "unknown error") + f" ({os.strerror(error.errno or 0)})"
+
+
+class Sysfs:
+    """Reads and writes board files below `root`; paths are relative to it and without a leading slash."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+
+    def read_bytes(self, path: str) -> bytes:
+        """The bytes of a file (at most 64 KiB). Opened anew each time: hwmon and devfreq nodes come and go."""
+        try:
+            fd = os.open(self.root / path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                return os.read(fd, _MAX_BYTES)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise SysfsError(path, f"cannot be read: {_name_of(error)}") from error
+
+    def read_text(self, path: str) -> str:
+        """The stripped text of a file. An empty file is an error: no file of sysfs that we read is ever empty."""
+        data = self.read_bytes(path)
+        try:
+            text = data.decode("ascii").strip().strip("\0")
+        except UnicodeDecodeError as error:
+            raise SysfsError(path, "holds bytes that are not ASCII") from error
+        if not text:
+            raise SysfsError(path, "is empty")
+        return text
+
+    def read_int(self, path: str) -> int:
+        """A whole number, as sysfs writes them."""
+        text = self.read_text(path)
+        try:
+            return int(text)
+        except ValueError as error:
+            raise SysfsError(path, f"holds {text[:40]!r}, not a whole number") from error
+
+    def read_ints(self, path: str) -> tuple[int, ...]:
+        """Whole numbers separated by blanks (frequency tables)."""
+        text = self.read_text(path)
+        try:
+            return tuple(int(part) for part in text.split())
+        except ValueError as error:
+            raise SysfsError(path, f"holds {text[:40]!r}, not whole numbers") from error
+
+    def write_int(self, path: str, value: int) -> None:
+        """Write a number to an existing file (never creates one: a typo must not become a file on a plant)."""
+        try:
+            fd = os.open(self.root / path, os.O_WRONLY | os.O_CLOEXEC | os.O_TRUNC)
+            try:
+                os.write(fd, b"%d\n" % value)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise SysfsError(path, f"cannot be written: {_name_of(error)}") from error
+
+    def names(self, path: str) -> list[str]:
+        """Sorted names in a directory; an absent directory has none."""
+        try:
+            return sorted(entry.name for entry in (self.root / path).iterdir())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise SysfsError(path, f"cannot be listed: {_name_of(error)}") from error
+
+    def exists(self, path: str) -> bool:
+        """Whether the path is there (says nothing about being readable)."""
+        return (self.root / path).exists()
+
+    def find_zones(self) -> dict[str, str]:
+        """Thermal zones: type -> path of the zone's directory. The first of two zones of one type wins."""
+        found: dict[str, str] = {}
+        for name in self.names(THERMAL):
+            if name.startswith("thermal_zone"):
+                for kind in self._try_text(f"{THERMAL}/{name}/type"):
+                    found.setdefault(kind, f"{THERMAL}/{name}")
+        return found
+
+    def find_rails(self, driver: str = "ina3221") -> dict[str, tuple[str, str]]:
+        """Power channels of all hwmons of `driver`: label -> (voltage path in mV, current path in mA)."""
+        found: dict[str, tuple[str, str]] = {}
+        for node in self.names(HWMON):
+            base = f"{HWMON}/{node}"
+            if driver not in self._try_text(f"{base}/name"):
+                continue
+            for name in self.names(base):
+                if name.startswith("in") and name.endswith("_label"):
+                    channel = name[2:-6]
+                    # in7 is the sum of shunt voltages and has no current of its own: not a rail (facts: ina3221)
+                    if self.exists(f"{base}/curr{channel}_input"):
+                        for label in self._try_text(f"{base}/{name}"):
+                            found.setdefault(label, (f"{base}/in{channel}_input", f"{base}/curr{channel}_input"))
+        return found
+
+    def find_devfreq(self, node_names: Iterable[str]) -> str | None:
+        """The devfreq directory of the device whose device-tree node has one of these names (GPU: gpu, ga10b)."""
+        wanted = set(node_names)
+        for name in self.names(DEVFREQ):
+            for found in self._try_text(f"{DEVFREQ}/{name}/device/of_node/name"):
+                if found in wanted:
+                    return f"{DEVFREQ}/{name}"
+        return None
+
+    def read_compatible(self) -> tuple[str, ...]:
+        """The board's device-tree `compatible` list, most specific first; empty where there is no device tree."""
+        try:
+            data = self.read_bytes("sys/firmware/devicetree/base/compatible")
+        except SysfsError:
+            return ()
+        return tuple(part.decode("ascii", "replace") for part in data.split(b"\0") if part)
+
+    def read_release(self) -> str | None:
+        """The L4T release as "36.4.3", or None where the file is absent or in another form."""
+        try:
+            words = self.read_text("etc/nv_tegra_release").splitlines()[0].replace(",", " ").split()
+        except SysfsError:
+            return None
+        if "REVISION:" not in words[:-1] or len(words) < 2 or not words[1].startswith("R"):
+            return None
+        return f"{words[1][1:]}.{words[words.index('REVISION:') + 1]}"
+
+    def _try_text(self, path: str) -> Iterator[str]:
+        """The text as an iterator of one, or of none when unreadable: a node may vanish between list and read."""
+        try:
+            yield self.read_text(path)
+        except SysfsError:
+            return

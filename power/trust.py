@@ -1,0 +1,115 @@
+"""Decides whether the sensors can be believed; a lost sensor counts as hot. Pure.
+
+Called by governor.py with every reading. Rules (DESIGN section 8): junction unreadable; GPU zone unreadable while the
+GPU is loaded (rail-gated is normal); a temperature that jumps more than 20 C within a second; one that stays the same
+for 30 s while power moved by more than 3 W; board power unreadable, or frozen while the model says it moved.
+Invariant: hot within a second of the fact, and trust comes back by itself, only after a stretch of good readings.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from .sensors import Readings
+
+_S = 1_000_000_000
+# One failed read is not an emergency: the last verdict holds this long. With a tick it stays well below one second.
+_BRIDGE_NS = 4 * _S // 10
+_JUMP_MC, _JUMP_NS = 20_000, _S
+_STUCK_NS, _STUCK_MOVED_MW = 30 * _S, 3_000
+# Power is refreshed every 430 ms; 3 s of the same sum to the milliwatt while the model moved by 6 W is a dead register.
+_FROZEN_NS, _FROZEN_MOVED_MW = 3 * _S, 6_000
+_RECOVER_NS = 5 * _S
+_LOADED = 0.05
+
+
+@dataclass(slots=True)
+class _Zone:
+    """One temperature: when it was last readable, its last second, and since when it has not changed."""
+
+    good_ns: int | None = None
+    recent: deque[tuple[int, int]] = field(default_factory=deque)
+    same_since_ns: int = 0
+    low_mw: float = 0.0
+    high_mw: float = 0.0
+
+
+class SensorTrust:
+    """Judges the readings of one board; state is the history that the rules need."""
+
+    def __init__(self) -> None:
+        self._zones = {"junction temperature": _Zone(), "GPU temperature": _Zone()}
+        self._power_good_ns: int | None = None
+        self._power: int | None = None
+        self._power_same_ns = 0
+        self._expected_low = self._expected_high = 0.0
+        self._first_ns: int | None = None
+        self._bad_ns: int | None = None
+        self._bad_text = ""
+
+    def judge(self, seen: Readings, busy: float | None, expected_mw: float | None, now_ns: int) -> str | None:
+        """None when the sensors can be believed; else why the board must be taken for hot. An unknown busy share
+        counts as loaded."""
+        if self._first_ns is None:
+            self._first_ns = now_ns
+        loaded = busy is None or busy > _LOADED
+        junction, gpu = self._zones["junction temperature"], self._zones["GPU temperature"]
+        bad = (
+            self._judge_zone("junction temperature", junction, seen.tj_mc, seen.board_mw, True, now_ns)
+            or self._judge_zone("GPU temperature", gpu, seen.zones_mc.get("gpu"), seen.board_mw, loaded, now_ns)
+            or self._judge_power(seen.board_mw, expected_mw, now_ns)
+        )
+        if bad is not None:
+            self._bad_ns, self._bad_text = now_ns, bad
+            return bad
+        if self._bad_ns is not None and now_ns - self._bad_ns < _RECOVER_NS:
+            return f"{self._bad_text} (recovering)"
+        self._bad_ns = None
+        return None
+
+    def _lost_for(self, good_ns: int | None, now_ns: int) -> bool:
+        since = good_ns if good_ns is not None else self._first_ns
+        # what has never been readable is lost from the start
+        return good_ns is None or (since is not None and now_ns - since > _BRIDGE_NS)
+
+    def _judge_zone(self, name: str, zone: _Zone, value: int | None, power: int | None, needed: bool,
+                    now_ns: int) -> str | None:
+        if value is None:
+            zone.recent.clear()
+            if not needed:
+                # asleep: the bridge begins when it is needed again
+                zone.good_ns = now_ns
+                return None
+            return f"{name} lost" if self._lost_for(zone.good_ns, now_ns) else None
+        zone.good_ns = now_ns
+        before = zone.recent[-1][1] if zone.recent else None
+        while zone.recent and now_ns - zone.recent[0][0] > _JUMP_NS:
+            zone.recent.popleft()
+        zone.recent.append((now_ns, value))
+        if value != before or power is None:
+            zone.same_since_ns = now_ns
+            zone.low_mw = zone.high_mw = float(power or 0)
+        else:
+            zone.low_mw, zone.high_mw = min(zone.low_mw, power), max(zone.high_mw, power)
+        past = [old for _, old in zone.recent]
+        if max(past) - min(past) > _JUMP_MC:
+            return f"{name} jumped by {(max(past) - min(past)) / 1000:.0f} C within a second"
+        if now_ns - zone.same_since_ns >= _STUCK_NS and zone.high_mw - zone.low_mw > _STUCK_MOVED_MW:
+            return f"{name} stuck at {value / 1000:.1f} C while power moved by {zone.high_mw - zone.low_mw:.0f} mW"
+        return None
+
+    def _judge_power(self, power: int | None, expected_mw: float | None, now_ns: int) -> str | None:
+        if power is None:
+            return "board power lost" if self._lost_for(self._power_good_ns, now_ns) else None
+        self._power_good_ns = now_ns
+        if power != self._power or expected_mw is None:
+            self._power, self._power_same_ns = power, now_ns
+            self._expected_low = self._expected_high = expected_mw or 0.0
+            return None
+        self._expected_low = min(self._expected_low, expected_mw)
+        self._expected_high = max(self._expected_high, expected_mw)
+        moved = self._expected_high - self._expected_low
+        if now_ns - self._power_same_ns >= _FROZEN_NS and moved > _FROZEN_MOVED_MW:
+            return f"board power frozen at {power / 1000:.1f} W while the load moved by {moved / 1000:.1f} W"
+        return None
