@@ -7,7 +7,7 @@ bootloader).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .fields import Fields
@@ -96,13 +96,16 @@ class BoardFacts:
         f.finish()
         return facts
 
-    def matches(self, compatible: Iterable[str]) -> bool:
-        """Whether a device tree's `compatible` list names this module (a Super device tree appends `-super`)."""
-        return any(entry.removesuffix("-super") in self.compatible for entry in compatible)
-
     def mode(self, mode_id: int) -> Mode | None:
         """The mode with nvpmodel's id, or None: a configuration that we have not seen."""
         return next((mode for mode in self.modes if mode.id == mode_id), None)
+
+
+def find_board(boards: Iterable[BoardFacts], compatible: Sequence[str]) -> BoardFacts | None:
+    """The board for a device tree's `compatible` list (sysfs.read_compatible), whose most specific entry comes first; so
+    a Super device tree finds the Super facts where there are any. None: a module that we do not know."""
+    known = {entry: board for board in boards for entry in board.compatible}
+    return next((known[entry] for entry in compatible if entry in known), None)
 
 
 def _read_zone(f: Fields) -> Zone:
