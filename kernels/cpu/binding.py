@@ -1,0 +1,88 @@
+"""Where a program's tensors lie in memory: the arena, views of it, and scratch that steps share. Caller: `executor.py`.
+
+Everything is allocated while steps are bound; a bound step allocates nothing large. Scratch is valid within one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ir.errors import ProgramError
+from ..ir.program import ALIGN, Program, Tensor
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+Call = Callable[[], object]
+
+
+def aligned(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Zeroed bytes, aligned to ALIGN."""
+    raw = np.zeros(nbytes + ALIGN, dtype=np.uint8)
+    skip = -raw.ctypes.data % ALIGN
+    return raw[skip:skip + nbytes]
+
+
+class Binding:
+    """Views for one program; `constants` are the plan's tensors (read-only)."""
+
+    def __init__(self, program: Program, constants: Mapping[str, Array]) -> None:
+        self.program = program
+        self.constants = constants
+        self.arena = aligned(program.arena_bytes)
+        self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
+        self._frames: dict[tuple[object, ...], Floats] = {}
+        self._weights: dict[str, Array] = {}
+
+    def tensor(self, name: str) -> Tensor:
+        return self.program.tensors[name]
+
+    def view(self, name: str, frame: int) -> Array:
+        """One frame: (H, W, span) of an image, ONNX's shape of a flat tensor."""
+        t = self.program.tensors[name]
+        dtype = np.dtype(t.dtype)
+        offset = t.offset + frame * t.frame_bytes
+        if t.layout == "flat":
+            return np.ndarray(t.shape, dtype, self.arena.data, offset)
+        h, w, _ = t.shape
+        pixel = t.pitch * dtype.itemsize
+        return np.ndarray((h, w, t.span), dtype, self.arena.data, offset + t.start * dtype.itemsize,
+                          (w * pixel, pixel, dtype.itemsize))
+
+    def all_frames(self, name: str) -> Array:
+        """All frames in one array: flat (N, *shape) (a leading 1 is dropped), image (N, H, W, span)."""
+        t = self.program.tensors[name]
+        first = self.view(name, 0)
+        shape, strides = first.shape, first.strides
+        if t.layout == "flat" and shape and shape[0] == 1:
+            shape, strides = shape[1:], strides[1:]
+        return np.lib.stride_tricks.as_strided(first, (self.program.batch, *shape), (t.frame_bytes, *strides))
+
+    def constant(self, name: str) -> Array:
+        value = self.constants.get(name)
+        if value is None:
+            raise ProgramError(f"the plan lacks the tensor '{name}' that its program needs: build it again")
+        return value
+
+    def weight(self, name: str, make: Callable[[Array], Array]) -> Array:
+        """A constant in the executor's own form, made once for all frames."""
+        if name not in self._weights:
+            self._weights[name] = make(self.constant(name))
+        return self._weights[name]
+
+    def scratch(self, key: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
+        """Shared scratch: two requests of one key overlap, two keys never do."""
+        need = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        if key not in self._scratch or self._scratch[key].nbytes < need:
+            self._scratch[key] = aligned(need)
+        return self._scratch[key][:need].view(dtype).reshape(shape)
+
+    def frame(self, key: tuple[object, ...], shape: tuple[int, ...], value: float) -> Floats:
+        """A float32 buffer filled once with `value`; whoever shares a key writes the same inner part only."""
+        full = (*key, *shape, value)
+        if full not in self._frames:
+            self._frames[full] = np.full(shape, value, dtype=np.float32)
+        return self._frames[full]

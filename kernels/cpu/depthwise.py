@@ -1,0 +1,64 @@
+"""DepthwiseI8 and DepthwiseF32: one multiply and one add a tap over whole tiles. Bound by `executor.py`.
+
+INT8 is exact in float32: kh * kw * 255 * 127 stays below 2^24 for every kernel up to 22 x 22; larger ones are refused.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ir.errors import ProgramError
+from ..ir.steps import ConvF32, ConvI8, DepthwiseF32, DepthwiseI8
+from .binding import Array, Binding, Call, Floats
+from .convolution import EXACT, exact_bias, largest_code
+from .epilogue import finish_f32, finish_i8
+from .gather import Window, framed_rows, tiles
+
+
+def _taps(step: ConvI8 | ConvF32, at: Binding, x: Array, weight: Floats, sums: Floats, first: int, end: int,
+          out_width: int) -> list[Call]:
+    """Calls for sums (pixels, C) = the windows' products for output rows [first, end)."""
+    rows, channels = end - first, x.shape[2]
+    window = Window(step.kernel, step.stride, step.pads, step.dilation)
+    frame, calls = framed_rows(at, x, window, first, end, out_width, 0.0)
+    image = sums.reshape(rows, out_width, channels)
+    product = at.scratch("product", image.shape)
+    sy, sx = step.stride
+    for r in range(step.kernel[0]):
+        for s in range(step.kernel[1]):
+            y0, x0 = r * step.dilation[0], s * step.dilation[1]
+            taps = frame[y0:y0 + (rows - 1) * sy + 1:sy, x0:x0 + (out_width - 1) * sx + 1:sx]
+            wide = np.broadcast_to(weight[r, s], (out_width, channels)).copy()
+            if r == s == 0:
+                calls.append(lambda t=taps, w=wide: np.multiply(t, w, out=image))
+            else:
+                calls.append(lambda t=taps, w=wide: np.multiply(t, w, out=product))
+                calls.append(lambda: np.add(image, product, out=image))
+    return calls
+
+
+def depthwise_i8(step: DepthwiseI8, at: Binding, frame: int) -> list[Call]:
+    x, y = at.view(step.x, frame), at.view(step.y, frame)
+    stored = at.constant(step.weight)
+    largest = np.abs(stored.astype(np.int64)).sum((0, 1)).max() * largest_code(x.dtype)
+    bias = at.constant(step.bias)
+    if largest > EXACT or not exact_bias(bias):
+        raise ProgramError(f"step '{step.name}': a depthwise kernel of {step.kernel} with these weights is not exact in "
+                           "float32: build the plan with --precision fp32")
+    weight = at.weight(step.weight, lambda w: w.astype(np.float32))
+    calls: list[Call] = []
+    for first, end in tiles(y.shape[0], y.shape[1] * y.shape[2] * 12):
+        sums = at.scratch("sums", ((end - first) * y.shape[1], y.shape[2]))
+        calls += _taps(step, at, x, weight, sums, first, end, y.shape[1])
+        calls += finish_i8(step, at, sums, y, first, end, frame, bias.astype(np.float32))
+    return calls
+
+
+def depthwise_f32(step: DepthwiseF32, at: Binding, frame: int) -> list[Call]:
+    x, y = at.view(step.x, frame), at.view(step.y, frame)
+    calls: list[Call] = []
+    for first, end in tiles(y.shape[0], y.shape[1] * y.shape[2] * 12):
+        sums = at.scratch("sums", ((end - first) * y.shape[1], y.shape[2]))
+        calls += _taps(step, at, x, at.constant(step.weight), sums, first, end, y.shape[1])
+        calls += finish_f32(step, at, sums, y, first, end, frame, at.constant(step.bias))
+    return calls

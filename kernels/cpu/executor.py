@@ -1,0 +1,149 @@
+"""Runs a plan's program with NumPy. The contract itself: every other executor is compared with this one.
+
+Callers: the engine (through kernels/model.py), build and verify. Chosen by name. All views and scratch are made in the
+constructor; `run` makes calls only. BLAS should have one thread (OPENBLAS_NUM_THREADS=1, set by the engine's parent).
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..ir.errors import GoldenMismatch, ProgramError
+from ..ir.program import Program, programs_from_text
+from ..ir.steps import STEPS, Step
+from . import convolution, depthwise, flat, images
+from .binding import Array, Binding, Call
+
+GOLDEN_TOLERANCE = 1e-4
+"""Toleranced outputs (floating-point sums) may differ by this part of the output's largest magnitude."""
+
+
+class Plan(Protocol):
+    """What the executor needs of kernels/plan/file.py's PlanFile."""
+
+    @property
+    def tensors(self) -> Mapping[str, Array]: ...
+    @property
+    def metadata(self) -> Mapping[str, str]: ...
+
+
+def snake(name: str) -> str:
+    """ConvI8 -> conv_i8, MaxPool -> max_pool: the function of a step."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def function_of(kind: str) -> Callable[[Any, Binding, int], list[Call]]:
+    for module in (convolution, depthwise, images, flat):
+        found = getattr(module, snake(kind), None)
+        if found is not None:
+            return found  # type: ignore[no-any-return]
+    raise ProgramError(f"the CPU executor has no function for the step {kind}: rebuild the plan")
+
+
+FUNCTIONS = {kind: function_of(kind) for kind in STEPS}
+
+
+class ProgramRunner:
+    """A bound program. `input` (N, H, W, C) or (N, ...) is written by the caller before each run."""
+
+    def __init__(self, program: Program, constants: Mapping[str, Array]) -> None:
+        self.program = program
+        self.binding = Binding(program, constants)
+        self.input: Array = self.binding.all_frames(program.inputs[0])
+        self.outputs: list[Array] = [self.binding.all_frames(name) for name in program.outputs]
+        self.steps: list[tuple[Step, list[Call]]] = []
+        for step in program.steps:
+            bind = FUNCTIONS[type(step).__name__]
+            calls: list[Call] = []
+            for frame in range(program.batch):
+                calls += bind(step, self.binding, frame)
+            self.steps.append((step, calls))
+        self._calls = [call for _, calls in self.steps for call in calls]
+
+    def run(self) -> list[Array]:
+        with np.errstate(all="ignore"):
+            for call in self._calls:
+                call()
+        return self.outputs
+
+    def walk(self) -> Iterator[Step]:
+        """Runs step by step and yields each step when it has run: calibration, checksums and timing look then."""
+        for step, calls in self.steps:
+            with np.errstate(all="ignore"):
+                for call in calls:
+                    call()
+            yield step
+
+    def logical(self, name: str, frame: int) -> Array:
+        """A copy of a tensor in logical order: image (H, W, C), flat in its shape. Valid right after its step."""
+        view, tensor = self.binding.view(name, frame), self.program.tensors[name]
+        return view[..., tensor.channels()] if tensor.layout == "nhwc" else view.copy()
+
+    def checksum(self, step: Step) -> int:
+        """CRC-32 of what the step wrote, all frames, pads included; 0 where it is not exact."""
+        crc = 0
+        for name in step.writes():
+            if not self.program.tensors[name].exact:
+                return 0
+            for frame in range(self.program.batch):
+                crc = zlib.crc32(np.ascontiguousarray(self.binding.view(name, frame)).tobytes(), crc)
+        return crc
+
+
+class CpuExecutor:
+    """The executor named "cpu". `plan` must stay open while this lives."""
+
+    def __init__(self, plan: Plan, batch: int = 1) -> None:
+        """Raises ProgramError if the plan has no program of this batch size or cannot be run."""
+        programs = programs_from_text(plan.metadata["program"])
+        if batch not in programs:
+            raise ProgramError(f"the plan holds batch sizes {sorted(programs)}, not {batch}: add it to `batch` in the "
+                               "spec and build again")
+        self.batch = batch
+        self.plan = plan
+        self.runner = ProgramRunner(programs[batch], plan.tensors)
+        self.program = self.runner.program
+
+    @property
+    def input(self) -> Array:
+        """(N, H, W, C) view into the arena, the program's input type; pads stay 0."""
+        return self.runner.input
+
+    def run(self) -> list[Array]:
+        """float32 outputs in ONNX's logical order, first axis N; valid until the next run."""
+        return self.runner.run()
+
+    def golden(self) -> None:
+        """Runs the golden input. Raises GoldenMismatch naming the first step whose result differs."""
+        stored = self.plan.tensors
+        np.copyto(self.input, stored["golden.input"][:self.batch])
+        sums = stored[f"golden.crc.b{self.batch}"]
+        for index, step in enumerate(self.runner.walk()):
+            if self.runner.checksum(step) != int(sums[index]):
+                raise GoldenMismatch(step.name, f"golden check: step '{step.name}' ({type(step).__name__}) gives other "
+                                     "bits than at build time: this executor or machine must not serve")
+        for index, (name, got) in enumerate(zip(self.program.outputs, self.runner.outputs, strict=True)):
+            want = stored[f"golden.output.{index}"][:self.batch]
+            if self.program.tensors[name].exact:
+                same = bool(np.array_equal(got, want))
+            else:
+                same = bool(np.abs(got - want).max() <= GOLDEN_TOLERANCE * max(float(np.abs(want).max()), 1e-30))
+            if not same:
+                raise GoldenMismatch(name, f"golden check: output '{name}' differs from the one at build time")
+
+    def close(self) -> None:
+        """Drops every view of the plan, so that its mapping can be closed."""
+        self.runner = None  # type: ignore[assignment]
+
+    def __enter__(self) -> CpuExecutor:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,90 @@
+"""The columns of a convolution: windows of an NHWC image as rows of a float32 matrix, a tile of output rows at a time.
+
+Callers: `convolution.py`. A kernel row's taps lie together in NHWC, so each is copied as one run of kw * C floats. A
+tile is small enough to stay in the cache until its product and epilogue are done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .binding import Array, Binding, Call, Floats
+
+TILE_BYTES = 384 << 10
+"""Columns and sums of a tile; measured on the part detector (scripts/bench_cpu)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return ((self.kernel[0] - 1) * self.dilation[0] + 1, (self.kernel[1] - 1) * self.dilation[1] + 1)
+
+    @property
+    def is_point(self) -> bool:
+        return self.kernel == self.stride == (1, 1) and self.pads == (0, 0, 0, 0)
+
+
+def tiles(height: int, row_bytes: int) -> list[tuple[int, int]]:
+    """(first, end) output rows of near-equal tiles of about TILE_BYTES."""
+    count = max(1, min(height, -(-height * row_bytes // TILE_BYTES)))
+    rows = -(-height // count)
+    return [(first, min(first + rows, height)) for first in range(0, height, rows)]
+
+
+def framed_rows(at: Binding, x: Array, window: Window, first: int, end: int, out_width: int,
+                border: float) -> tuple[Floats, list[Call]]:
+    """The input rows that output rows [first, end) read, as float32 with borders, and the calls that fill them."""
+    height, width, channels = x.shape
+    top, left, _, _ = window.pads
+    begin = first * window.stride[0] - top
+    stop = (end - 1) * window.stride[0] - top + window.span[0]
+    columns = max((out_width - 1) * window.stride[1] + window.span[1], left + width)
+    frame = at.frame((left, width), (stop - begin, columns, channels), border)
+    low, high = max(begin, 0), min(stop, height)
+    calls: list[Call] = []
+    if begin < low:
+        rows = frame[:low - begin]
+        calls.append(lambda: rows.fill(border))
+    if high < stop:
+        tail = frame[max(high - begin, 0):]
+        calls.append(lambda: tail.fill(border))
+    if low < high:
+        inner, source = frame[low - begin:high - begin, left:left + width], x[low:high]
+        calls.append(lambda: np.copyto(inner, source))
+    return frame, calls
+
+
+def columns(at: Binding, x: Array, window: Window, first: int, end: int,
+            out_width: int) -> tuple[Floats, list[Call]]:
+    """Columns (pixels, kh * kw * C) of output rows [first, end), and the calls that fill them. Border 0."""
+    rows, channels = end - first, x.shape[2]
+    kh, kw = window.kernel
+    if window.is_point:
+        source = x[first:end]
+        if x.dtype == np.float32 and source.flags.c_contiguous:
+            return source.reshape(-1, channels), []
+        matrix = at.scratch("columns", (rows, out_width, channels))
+        return matrix.reshape(-1, channels), [lambda: np.copyto(matrix, source)]
+    frame, calls = framed_rows(at, x, window, first, end, out_width, 0.0)
+    matrix = at.scratch("columns", (rows, out_width, kh, kw, channels))
+    line, pixel, item = frame.strides
+    sy, sx = window.stride
+    dy, dx = window.dilation
+    whole_rows = dx == 1 or kw == 1
+    for r in range(kh):
+        for s in range(1 if whole_rows else kw):
+            run = kw * channels if whole_rows else channels
+            taps = matrix[:, :, r] if whole_rows else matrix[:, :, r, s]
+            target = np.lib.stride_tricks.as_strided(taps, (rows, out_width, run), (*taps.strides[:2], item))
+            source = np.lib.stride_tricks.as_strided(frame[r * dy:, s * dx:], (rows, out_width, run),
+                                                     (sy * line, sx * pixel, item))
+            calls.append(lambda target=target, source=source: np.copyto(target, source))
+    return matrix.reshape(rows * out_width, -1), calls

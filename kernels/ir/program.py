@@ -1,0 +1,133 @@
+"""What an executor runs: linear steps over tensors at fixed offsets of one arena. Lowering writes it, a plan carries it.
+
+Nothing here knows of ONNX. A tensor is one frame's; a program of batch N holds N frames of every tensor, `frame_bytes`
+apart. Channel map: the logical channels of an NHWC tensor are segments, each starting at a physical channel that is a
+multiple of 16; what lies between is always 0. JSON round trip without any library.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import ProgramError
+from .steps import STEPS, Step
+
+ALIGN = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A view of one frame in the arena.
+
+    `layout` nhwc: `shape` is the logical (H, W, C), `pitch` the physical channels of a pixel of the buffer, `start`
+    the first physical channel of this view, `segments` (physical start relative to `start`, count) in logical order,
+    `span` the physical channels from `start` that belong to the view. `layout` flat: `shape` is ONNX's logical shape,
+    C order, the rest is unused. `offset` is the buffer's first byte in the arena, `frame_bytes` the distance of frames.
+    `scale`: real value = code * scale (1.0 for float32). `exact`: every executor computes the same bits.
+    """
+
+    name: str
+    dtype: str
+    layout: str
+    shape: tuple[int, ...]
+    offset: int
+    frame_bytes: int
+    scale: float = 1.0
+    exact: bool = False
+    pitch: int = 0
+    start: int = 0
+    span: int = 0
+    segments: tuple[tuple[int, int], ...] = ()
+
+    def channels(self) -> npt.NDArray[np.intp]:
+        """Physical channel, relative to `start`, of each logical channel."""
+        return np.concatenate([np.arange(s, s + n) for s, n in self.segments])
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Steps in running order. `inputs` and `outputs` name tensors; `input_layout` is how the ONNX file orders its input
+    ("nhwc" where a leading Transpose was absorbed, else "as-is": NCHW)."""
+
+    batch: int
+    arena_bytes: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tensors: dict[str, Tensor]
+    steps: tuple[Step, ...]
+    input_layout: str = "as-is"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"batch": self.batch, "arena_bytes": self.arena_bytes, "inputs": self.inputs, "outputs": self.outputs,
+                "input_layout": self.input_layout, "tensors": [asdict(t) for t in self.tensors.values()],
+                "steps": [{"step": type(s).__name__, **asdict(s)} for s in self.steps]}
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+def program_from_json(data: dict[str, Any]) -> Program:
+    """The program of a parsed JSON object. Raises ProgramError on anything unknown, missing or out of bounds."""
+    try:
+        tensors = {t["name"]: Tensor(**{k: _tuples(v) for k, v in t.items()}) for t in data["tensors"]}
+        steps = []
+        for entry in data["steps"]:
+            kind = STEPS.get(entry["step"])
+            if kind is None:
+                raise ProgramError(f"the program has a step '{entry['step']}' that this orind does not know: rebuild "
+                                   "the plan with this version")
+            steps.append(kind(**{k: _tuples(v) for k, v in entry.items() if k != "step"}))
+        program = Program(int(data["batch"]), int(data["arena_bytes"]), _tuples(data["inputs"]),
+                          _tuples(data["outputs"]), tensors, tuple(steps), data["input_layout"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ProgramError(f"the program of the plan is not complete ({error}): rebuild the plan") from error
+    check(program)
+    return program
+
+
+def check(program: Program) -> None:
+    """Raises ProgramError unless every tensor lies in the arena and every step's tensors exist."""
+    for t in program.tensors.values():
+        try:
+            size = np.dtype(t.dtype).itemsize
+        except TypeError as error:
+            raise ProgramError(f"tensor '{t.name}' has the unknown type {t.dtype}") from error
+        need = (int(np.prod(t.shape)) if t.layout == "flat" else t.shape[0] * t.shape[1] * t.pitch) * size
+        if min((t.offset, t.start, *t.shape)) < 0 or need > t.frame_bytes or t.offset % size \
+                or t.offset + program.batch * t.frame_bytes > program.arena_bytes \
+                or (t.layout == "nhwc" and t.start + t.span > t.pitch):
+            raise ProgramError(f"tensor '{t.name}' does not fit the arena of {program.arena_bytes} bytes: the plan is "
+                               "damaged, build it again")
+    for step in program.steps:
+        for name in (*step.reads(), *step.writes()):
+            if name not in program.tensors:
+                raise ProgramError(f"step '{step.name}' uses the unknown tensor '{name}': the plan is damaged")
+    for name in (*program.inputs, *program.outputs):
+        if name not in program.tensors:
+            raise ProgramError(f"the program's input or output '{name}' is unknown: the plan is damaged")
+
+
+def programs_to_text(programs: dict[int, Program]) -> str:
+    """The JSON text that a plan's metadata carries under `program`: one program a batch size."""
+    return json.dumps({str(n): p.to_json() for n, p in programs.items()}, separators=(",", ":"), sort_keys=True)
+
+
+def programs_from_text(text: str) -> dict[int, Program]:
+    """Inverse of `programs_to_text`. Raises ProgramError."""
+    try:
+        data = json.loads(text)
+        return {int(n): program_from_json(p) for n, p in data.items()}
+    except (json.JSONDecodeError, AttributeError, ValueError) as error:
+        if isinstance(error, ProgramError):
+            raise
+        raise ProgramError(f"the program of the plan cannot be read ({error}): rebuild the plan") from error
+
+
+def field_names(step: Step) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(step))

@@ -1,0 +1,40 @@
+"""Pass: BatchNormalization after a convolution goes into its weights; elsewhere it becomes a depthwise 1x1 convolution.
+
+Caller: `pipeline.py`. The products are formed in float64 and rounded once to float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ir.graph import Array, Graph, Node
+
+
+def fold_batchnorm(graph: Graph) -> Graph:
+    nodes: dict[str, Node] = {}
+    constants: dict[str, Array] = {}
+    for node in graph.nodes:
+        nodes[node.name] = node
+        if node.op != "BatchNormalization" or len(graph.shape(node.inputs[0])) != 4:
+            continue
+        parameters = [graph.float_constant(name) for name in node.inputs[1:5]]
+        if any(p is None for p in parameters):
+            continue
+        scale, shift, mean, variance = (p for p in parameters if p is not None)
+        gain = scale / np.sqrt(variance + node.attrs.get("epsilon", 1e-5))
+        before = nodes.get(graph.producers[node.inputs[0]].name) if node.inputs[0] in graph.producers else None
+        if before is not None and before.op == "Conv" and graph.only_consumer(before.output) is node:
+            weight = graph.constants[before.inputs[1]].astype(np.float64) * gain[:, None, None, None]
+            bias = (graph.constants[before.inputs[2]].astype(np.float64)
+                    if len(before.inputs) > 2 and before.inputs[2] else np.zeros(len(gain)))
+            del nodes[before.name]
+            name, source, attrs = before.name, before.inputs[0], dict(before.attrs)
+        else:
+            weight, bias = gain[:, None, None, None], np.zeros(len(gain))
+            name, source = node.name, node.inputs[0]
+            attrs = {"group": len(gain), "kernel_shape": (1, 1), "strides": (1, 1), "pads": (0, 0, 0, 0),
+                     "dilations": (1, 1)}
+        constants[f"{name}/weight+bn"] = weight.astype(np.float32)
+        constants[f"{name}/bias+bn"] = (shift + (bias - mean) * gain).astype(np.float32)
+        nodes[node.name] = Node(name, "Conv", (source, f"{name}/weight+bn", f"{name}/bias+bn"), node.outputs, attrs)
+    return graph.rebuilt(nodes.values(), constants=constants)

@@ -1,0 +1,87 @@
+"""Pass: convolution, activation, residual add and bounds become one Conv node (its form is in `reference.py`).
+
+Caller: `pipeline.py`. Only forms that CONTRACT.md has are made: act(conv), clip(conv), clip(conv + r), clip(act(conv) +
+r). Only in the body: what follows the last multiply-accumulate stays apart, in float. A fused node stands where its
+last part stood; attribute `pre` names the pre-activation tensor, which calibration needs for the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..ir.graph import Graph, Node
+from ..ir.reference import ACTIVATIONS
+
+TABLES = frozenset(ACTIVATIONS) - {"Relu"}
+
+
+def _bounds(graph: Graph, node: Node) -> tuple[float | None, float | None] | None:
+    """The bounds of a Relu or Clip node, None for others."""
+    if node.op == "Relu":
+        return (0.0, None)
+    if node.op != "Clip":
+        return None
+    values = [float(graph.constants[i].reshape(())) if i else None for i in (*node.inputs[1:], "", "")[:2]]
+    return (values[0], values[1])
+
+
+class _Fuser:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.open: dict[str, Node] = {}           # tensor -> Conv node that makes it and may still grow
+        self.nodes: dict[str, Node] = {}
+        self.body = graph.body
+
+    def grow(self, conv: Node, node: Node, **attrs: object) -> None:
+        """Replaces `conv` and `node` by one node at the place of `node`."""
+        del self.nodes[conv.name]
+        fused = replace(conv, outputs=node.outputs).with_attrs(**attrs)
+        self.nodes[conv.name] = fused
+        self.open[node.output] = fused
+
+    def sole(self, name: str, node: Node) -> Node | None:
+        conv = self.open.get(name)
+        return conv if conv is not None and self.graph.only_consumer(name) is node else None
+
+    def take(self, node: Node) -> bool:
+        """Fuses `node` into the convolution before it, if that is one of the contract's forms."""
+        if node.name not in self.body:
+            return False
+        conv = self.sole(node.inputs[0], node)
+        if conv is not None and "bounds" not in conv.attrs:
+            bounds = _bounds(self.graph, node)
+            table = "activation" in conv.attrs and len(conv.inputs) < 4
+            if bounds is not None and not table:
+                self.grow(conv, node, bounds=bounds)
+                return True
+            if node.op in TABLES and "activation" not in conv.attrs and len(conv.inputs) < 4:
+                self.grow(conv, node, activation=node.op, activation_attrs=dict(node.attrs), pre=node.inputs[0])
+                return True
+        return node.op == "Add" and self.take_residual(node)
+
+    def take_residual(self, node: Node) -> bool:
+        a, b = node.inputs
+        if a == b or self.graph.shape(a) != self.graph.shape(b) or {a, b} & set(self.graph.constants):
+            return False
+        order = {name: i for i, name in enumerate(self.nodes)}
+        fit = [(order[conv.name], name) for name in (a, b) if (conv := self.sole(name, node)) is not None
+               and "bounds" not in conv.attrs and len(conv.inputs) < 4]
+        if not fit:
+            return False
+        name = max(fit)[1]
+        conv = self.open[name]
+        inputs = (*conv.inputs, "")[:3]
+        grown = replace(conv, inputs=(*inputs, b if name == a else a))
+        self.grow(grown, node)
+        return True
+
+
+def fuse_convolutions(graph: Graph) -> Graph:
+    fuser = _Fuser(graph)
+    for node in graph.nodes:
+        if fuser.take(node):
+            continue
+        fuser.nodes[node.name] = node
+        if node.op == "Conv":
+            fuser.open[node.output] = node
+    return graph.rebuilt(fuser.nodes.values())

@@ -1,0 +1,74 @@
+"""Pass: decides which tensors are NHWC images and which are flat, and puts ToFlat / FromFlat nodes between them.
+
+Caller: `lower.py`. The body is images; the tail is flat (ONNX's own order) except for poolings and upsampling. After
+this pass every tensor is of one kind; `images` lists the images.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..ir.graph import Graph, Node, TensorInfo
+from .channel_map import SAME_MAP
+
+ALWAYS = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Resize"})
+IN_BODY = SAME_MAP | {"Concat", "Split", "Pad"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    graph: Graph
+    images: frozenset[str]
+    image_nodes: tuple[Node, ...]
+    body: frozenset[str]
+
+
+def _is_image_node(graph: Graph, node: Node, body: frozenset[str]) -> bool:
+    live = [name for name in node.inputs if name and name not in graph.constants]
+    shapes = [graph.shape(name) for name in (*live, *node.outputs)]
+    if any(len(shape) != 4 or shape[0] != 1 for shape in shapes):
+        return False
+    if node.op in ALWAYS:
+        return True
+    if node.op not in IN_BODY or node.name not in body:
+        return False
+    if node.op in ("Concat", "Split"):
+        return node.attrs.get("axis", 0) % 4 == 1 and len(live) == len(node.inputs) or (
+            node.op == "Split" and node.attrs.get("axis", 0) % 4 == 1)
+    if node.op in ("Add", "Sub", "Mul"):
+        gate = node.op == "Mul" and any(graph.shape(n)[2:] == (1, 1) for n in live)
+        same = len({graph.shape(n)[1] for n in live}) == 1
+        return len(live) == 2 and (len({graph.shape(n) for n in live}) == 1 or (gate and same))
+    return True
+
+
+def assign_layouts(graph: Graph) -> Layouts:
+    body = graph.body
+    images = {i.name for i in graph.inputs if len(i.shape) == 4}
+    nodes: list[Node] = []
+    image_nodes: list[Node] = []
+    tensors: dict[str, TensorInfo] = {}
+    made: set[str] = set()
+
+    def converted(name: str, want_image: bool) -> str:
+        if not name or name in graph.constants or (name in images) == want_image:
+            return name
+        other = f"{name}@{'image' if want_image else 'flat'}"
+        if other not in made:
+            made.add(other)
+            nodes.append(Node(other, "FromFlat" if want_image else "ToFlat", (name,), (other,)))
+            tensors[other] = TensorInfo(other, graph.shape(name))
+            if want_image:
+                images.add(other)
+        return other
+
+    for node in graph.nodes:
+        image = _is_image_node(graph, node, body)
+        node = replace(node, inputs=tuple(converted(name, image) for name in node.inputs))
+        nodes.append(node)
+        if image:
+            image_nodes.append(node)
+            images.update(node.outputs)
+    outputs = tuple(converted(name, False) for name in graph.outputs)
+    whole = replace(graph.rebuilt(nodes, tensors=tensors.values()), outputs=outputs)
+    return Layouts(whole, frozenset(images), tuple(image_nodes), body)

@@ -1,0 +1,109 @@
+"""Image nodes in float32. Caller: `lower.py` through `FloatNumbers`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ir.errors import refuse
+from ..ir.graph import Graph, Node
+from ..ir.reference import ACTIVATIONS
+from ..ir.steps import ActivationF32, AddF32, AveragePoolF32, ConvF32, DepthwiseF32, MulF32, Step
+from .lower import Array, Lowering, is_depthwise, pack_channels, pack_weight
+from .lower_flat import activation_parameters
+
+
+class FloatNumbers:
+    """The Numbers of an FP32 program."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def dtype(self, node: Node, name: str, body_reads: bool) -> str:
+        return "float32"
+
+    def input_dtype(self, dtype: str) -> str:
+        return dtype
+
+    def scale(self, name: str) -> float:
+        return 1.0
+
+    def emit(self, node: Node, lowering: Lowering) -> Step:
+        x = lowering.tensors[node.inputs[0]]
+        if x.dtype != "float32" and node.op != "Conv":
+            raise refuse(self.graph.file, node.name, node.op, f"works on {x.dtype}", "start the model in float32")
+        return emit_f32(node, lowering)
+
+
+def counts(node: Node, shape: tuple[int, ...], out: tuple[int, ...]) -> Array:
+    """(Ho, Wo) number of elements that each place of an average pool divides by."""
+    if node.op == "GlobalAveragePool":
+        return np.full(out[2:], shape[2] * shape[3], dtype=np.float64)
+    a = node.attrs
+    if a.get("count_include_pad"):
+        return np.full(out[2:], float(np.prod(a["kernel_shape"])))
+    sides = []
+    for i in (0, 1):
+        start = np.arange(out[2 + i]) * a["strides"][i] - a["pads"][i]
+        sides.append(np.minimum(start + a["kernel_shape"][i], shape[2 + i]) - np.maximum(start, 0))
+    return np.asarray(np.outer(*sides), dtype=np.float64)
+
+
+def pool_window(node: Node, shape: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int], tuple[int, ...]]:
+    """(kernel, stride, pads) of an average pool; a global one covers the image."""
+    if node.op == "GlobalAveragePool":
+        return (shape[2], shape[3]), (1, 1), (0, 0, 0, 0)
+    return node.attrs["kernel_shape"], node.attrs["strides"], node.attrs["pads"]
+
+
+def clip_bounds(node: Node, graph: Graph) -> tuple[float | None, float | None]:
+    if node.op == "Relu":
+        return 0.0, None
+    low, high = (None if not n else float(graph.constants[n].reshape(())) for n in (*node.inputs[1:], "", "")[:2])
+    return low, high
+
+
+def emit_f32(node: Node, out: Lowering) -> Step:
+    graph = out.graph
+    x, y = out.tensors[node.inputs[0]], out.tensors[node.output]
+    if node.op == "Conv":
+        return _convolution(node, out)
+    if node.op in ("AveragePool", "GlobalAveragePool"):
+        kernel, stride, pads = pool_window(node, graph.shape(x.name))
+        n = counts(node, graph.shape(x.name), graph.shape(y.name))
+        multiplier = out.constant(f"{node.name}/multiplier", (1 / n).astype(np.float32))
+        return AveragePoolF32(node.name, x.name, y.name, multiplier, kernel, stride, pads)  # type: ignore[arg-type]
+    if node.op in ("Add", "Sub"):
+        return AddF32(node.name, x.name, node.inputs[1], y.name, -1.0 if node.op == "Sub" else 1.0)
+    if node.op == "Mul":
+        a, b = node.inputs
+        if graph.shape(a)[2:] == (1, 1) and graph.shape(b)[2:] != (1, 1):
+            a, b = b, a
+        return MulF32(node.name, a, b, y.name)
+    if node.op in ("Relu", "Clip"):
+        low, high = clip_bounds(node, graph)
+        return ActivationF32(node.name, x.name, y.name, "", low=low, high=high)
+    if node.op in ACTIVATIONS:
+        alpha, beta = activation_parameters(node.op, node.attrs)
+        return ActivationF32(node.name, x.name, y.name, node.op, alpha, beta)
+    raise out.refuse(node, "not supported on an image in the body", "export the model without it")
+
+
+def _convolution(node: Node, out: Lowering) -> Step:
+    graph, a = out.graph, node.attrs
+    x, y = out.tensors[node.inputs[0]], out.tensors[node.output]
+    weight = graph.constants[node.inputs[1]].astype(np.float32)
+    has_bias = len(node.inputs) > 2 and node.inputs[2]
+    bias = graph.constants[node.inputs[2]].astype(np.float32) if has_bias else np.zeros(len(weight), dtype=np.float32)
+    groups = a["group"]
+    depthwise = is_depthwise(weight, groups) and (x.segments, x.span) == (y.segments, y.span)
+    if depthwise:
+        packed = pack_channels(weight[:, 0].transpose(1, 2, 0), y)
+    else:
+        packed, groups = pack_weight(weight, x, y, groups)
+    op = a.get("activation", "")
+    alpha, beta = activation_parameters(op, a.get("activation_attrs", {}))
+    low, high = a.get("bounds", (None, None))
+    kind = DepthwiseF32 if depthwise else ConvF32
+    return kind(node.name, x.name, y.name, out.constant(f"{node.name}/weight", packed),
+                out.constant(f"{node.name}/bias", pack_channels(bias, y)), a["kernel_shape"], a["strides"], a["pads"],
+                a["dilations"], groups, op, alpha, beta, node.inputs[3] if len(node.inputs) > 3 else "", low, high)
