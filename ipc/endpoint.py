@@ -1,0 +1,76 @@
+"""ZeroMQ sockets made safe: every option that has bitten somebody is set here, once.
+
+Used by source.py, sink.py and client.py. Invariant: LINGER is set on every socket (the default hangs exit for ever), no
+high-water mark is below 2 (HWM 1 loses replies, pyzmq #2040), ipc paths are bound under a umask that makes them 0660
+(a chmod afterwards would leave a moment open), and a bad endpoint is one clear sentence.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import zmq
+
+from .errors import EndpointError
+
+HWM_LEAST = 2
+IPC_PATH_BYTES_MAX = 107  # sun_path
+IPC_UMASK = 0o117  # 0777 & ~0117 = 0660: owner and group may connect, which needs write permission
+HEARTBEAT_MS = 5_000
+
+Socket = zmq.Socket[Any]
+Context = zmq.Context[Any]
+
+
+def check_endpoint(endpoint: str) -> None:
+    """Raises EndpointError for what ZeroMQ would refuse with a number or accept by mistake."""
+    scheme, mark, rest = endpoint.partition("://")
+    if not mark or scheme not in ("ipc", "tcp", "inproc") or not rest:
+        raise EndpointError(f"endpoint {endpoint!r}: use ipc:///path or tcp://host:port")
+    if scheme == "ipc" and len(rest.encode()) > IPC_PATH_BYTES_MAX:
+        raise EndpointError(f"endpoint {endpoint!r}: an ipc path has at most {IPC_PATH_BYTES_MAX} bytes")
+    if scheme == "tcp" and not rest.rpartition(":")[2].strip("*").isdigit() and not rest.endswith(":*"):
+        raise EndpointError(f"endpoint {endpoint!r}: tcp needs a port, as in tcp://127.0.0.1:5555")
+
+
+def make_socket(context: Context, kind: int, *, hwm: int, linger_ms: int, max_bytes: int = -1) -> Socket:
+    """A socket with its limits set before it is attached. max_bytes: per part; libzmq drops the peer above."""
+    sock: Socket = context.socket(kind)
+    sock.setsockopt(zmq.LINGER, linger_ms)
+    sock.setsockopt(zmq.SNDHWM, max(HWM_LEAST, hwm))
+    sock.setsockopt(zmq.RCVHWM, max(HWM_LEAST, hwm))
+    sock.setsockopt(zmq.MAXMSGSIZE, max_bytes)
+    return sock
+
+
+def attach(sock: Socket, endpoint: str, *, bind: bool, fd: int | None = None) -> None:
+    """Bind or connect. fd: a listening socket from systemd for this endpoint; libzmq owns a duplicate of it afterwards.
+
+    Raises EndpointError, with the socket closed. An ipc endpoint must be guarded by lock.lock_endpoint before.
+    """
+    try:
+        check_endpoint(endpoint)
+        if endpoint.startswith("tcp"):
+            sock.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+            sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS)
+        if fd is not None:
+            sock.setsockopt(zmq.USE_FD, os.dup(fd))
+        if not bind:
+            sock.connect(endpoint)
+        elif endpoint.startswith("ipc://"):
+            before = os.umask(IPC_UMASK)
+            try:
+                sock.bind(endpoint)
+            finally:
+                os.umask(before)
+        else:
+            sock.bind(endpoint)
+    except zmq.ZMQError as error:
+        sock.close()
+        verb = "bound" if bind else "connected"
+        why = "it is in use by another process" if error.errno == zmq.EADDRINUSE else str(error)
+        raise EndpointError(f"endpoint {endpoint} cannot be {verb}: {why}") from None
+    except EndpointError:
+        sock.close()
+        raise

@@ -1,0 +1,35 @@
+"""Result sink: a PUB socket that tells every subscriber every result, and waits for none.
+
+Called by main once per outcome. Invariant: never blocks; a subscriber that does not read loses results (ZeroMQ drops
+the newest for it alone), the others do not notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import zmq
+
+from .endpoint import Context, attach, make_socket
+
+
+class ResultSink:
+    """PUB, bound by default."""
+
+    def __init__(
+        self, context: Context, endpoint: str, *, bind: bool = True, hwm: int = 1000, fd: int | None = None
+    ) -> None:
+        """Raises EndpointError."""
+        self.endpoint = endpoint
+        self.published = 0
+        # A PUB socket reads subscriptions only, so the bound on what a peer may send is small.
+        self.socket = make_socket(context, zmq.PUB, hwm=hwm, linger_ms=500, max_bytes=1024)
+        attach(self.socket, endpoint, bind=bind, fd=fd)
+
+    def publish(self, parts: Sequence[bytes]) -> None:
+        """[topic][JSON][rows]. Returns at once."""
+        self.socket.send_multipart(parts, zmq.NOBLOCK)
+        self.published += 1
+
+    def close(self) -> None:
+        self.socket.close()

@@ -1,0 +1,133 @@
+"""Frame sources: a ROUTER, PULL or SUB socket that yields raw frames, and for ROUTER takes the replies.
+
+Driven by main's one poller, never blocking. Invariant: whatever arrives, in however many parts, comes out as one
+RawFrame: bounded copies of everything but the payload, the payload without a copy, and for ROUTER the whole envelope,
+so that every frame can be answered, the malformed ones too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import zmq
+
+from .endpoint import Context, attach, make_socket
+from .wire import CAMERA_BYTES_MAX, HEADER_BYTES_MAX
+
+KINDS = {"router": zmq.ROUTER, "pull": zmq.PULL, "sub": zmq.SUB}
+PARTS_MAX = 12  # of a message; what a hostile sender adds beyond is read and forgotten
+DRAIN_MAX = 64
+OVERSIZE_ROOM = 65_536
+NO_BYTES = memoryview(b"")
+
+
+class RawFrame(NamedTuple):
+    """camera, header: copies, cut one byte above their limit (so that the parser sees that they are too long).
+
+    payload: the message's own memory, valid as long as this tuple lives. parts: how many body parts there were, 3 in a
+    well-formed frame. envelope: what reply() needs, empty for PULL and SUB.
+    """
+
+    envelope: tuple[bytes, ...]
+    camera: bytes
+    header: bytes
+    payload: memoryview
+    parts: int
+
+
+class Source:
+    """One socket. Its limit per part lies well above the slot, so that a frame too large gets its `rejected`."""
+
+    def __init__(
+        self,
+        context: Context,
+        kind: str,
+        endpoint: str,
+        *,
+        slot_bytes: int,
+        bind: bool = True,
+        hwm: int = 64,
+        fd: int | None = None,
+        cameras: Sequence[str] = (),
+    ) -> None:
+        """cameras: for SUB, the prefixes to subscribe to (all when empty). Raises EndpointError, KeyError."""
+        self.kind = kind
+        self.endpoint = endpoint
+        self.unroutable = 0  # the client is gone
+        self.full = 0  # the client does not read
+        self.max_bytes = 4 * slot_bytes + OVERSIZE_ROOM
+        self.socket = make_socket(context, KINDS[kind], hwm=hwm, linger_ms=500, max_bytes=self.max_bytes)
+        if kind == "router":
+            self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            self.socket.setsockopt(zmq.SNDHWM, 1000)  # replies are small; a slow client costs nobody else
+        for prefix in ([camera.encode() for camera in cameras] or [b""]) if kind == "sub" else []:
+            self.socket.subscribe(prefix)
+        attach(self.socket, endpoint, bind=bind, fd=fd)
+        self._router = kind == "router"
+
+    def drain(self, limit: int = DRAIN_MAX) -> list[RawFrame]:
+        """Everything that is there, at most `limit`, oldest first; main calls it before each dispatch."""
+        frames: list[RawFrame] = []
+        recv = self.socket.recv
+        while len(frames) < limit:
+            try:
+                part = recv(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                break
+            message = [part]
+            while part.more:
+                part = recv(copy=False)
+                if len(message) < PARTS_MAX:
+                    message.append(part)
+            frames.append(self._frame(message))
+        return frames
+
+    def _frame(self, message: list[zmq.Frame]) -> RawFrame:
+        start = self._body_start(message) if self._router else 0
+        n = len(message) - start
+        return RawFrame(
+            tuple([part.bytes for part in message[:start]]),
+            _copy(message[start], CAMERA_BYTES_MAX) if n > 0 else b"",
+            _copy(message[start + 1], HEADER_BYTES_MAX) if n > 1 else b"",
+            message[start + 2].buffer if n > 2 else NO_BYTES,
+            n,
+        )
+
+    @staticmethod
+    def _body_start(message: list[zmq.Frame]) -> int:
+        """Where the envelope ends. DEALER: [id] body. REQ: [id][""] body; with REQ_CORRELATE [id][n][""] body; behind a
+        proxy one more id in front. A camera name is never empty, so an empty part early on is REQ's delimiter.
+        """
+        n = len(message)
+        if n == 4 and len(message[1]):
+            return 1  # the common case: our client
+        for i in range(1, n - 1):
+            if not len(message[i]):
+                if n - 1 - i == 3 or i == 1:
+                    return i + 1
+                break
+        if n > 4 and message[2].buffer[:1].tobytes() != b"{":
+            return n - 3  # DEALER behind a proxy: the header, a JSON object, is not where it would be without
+        return 1
+
+    def reply(self, envelope: Sequence[bytes], parts: Sequence[bytes]) -> bool:
+        """Answer a ROUTER frame. False, and counted: the client is gone, or does not read. Never waits."""
+        try:
+            self.socket.send_multipart([*envelope, *parts], zmq.NOBLOCK)
+        except zmq.Again:
+            self.full += 1
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self.unroutable += 1
+            return False
+        return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def _copy(part: zmq.Frame, limit: int) -> bytes:
+    return part.bytes if len(part) <= limit else part.buffer[: limit + 1].tobytes()
