@@ -102,7 +102,7 @@ class BoardFacts:
 
 
 def find_board(boards: Iterable[BoardFacts], compatible: Sequence[str]) -> BoardFacts | None:
-    """The board for a device tree's `compatible` list (sysfs.read_compatible), whose most specific entry comes first; so
+    """The board for a device tree's `compatible` list (sysfs.read_compatible), most specific entry first; so
     a Super device tree finds the Super facts where there are any. None: a module that we do not know."""
     known = {entry: board for board in boards for entry in board.compatible}
     return next((known[entry] for entry in compatible if entry in known), None)

@@ -19,6 +19,9 @@ from .policy import Policy
 from .sensors import Readings
 
 
+_MAX_REPEATS = 3
+
+
 class SensorSource(Protocol):
     """What the steward needs of sensors.Sensors."""
 
@@ -70,16 +73,23 @@ class BusyShare:
 
     def __init__(self) -> None:
         self._last: tuple[int, int] | None = None
+        self._share: float | None = None
+        self._repeats = 0
 
     def take(self, now_and_busy_ns: tuple[int, int] | None) -> float | None:
-        """Share in 0..1, or None when it is not known: first look, no reading, no time passed, counter went back."""
+        """Share in 0..1, or None when it is not known: first look, no reading, counter went back (a new writer), or the
+        same reading for the fourth time. Before that the last share holds: writer and reader have their own beats."""
         last, self._last = self._last, now_and_busy_ns
         if last is None or now_and_busy_ns is None:
+            self._share = None
             return None
         lasted, busy = now_and_busy_ns[0] - last[0], now_and_busy_ns[1] - last[1]
-        if lasted <= 0 or busy < 0:
-            return None
-        return min(busy / lasted, 1.0)
+        if lasted == 0 and busy == 0 and self._repeats < _MAX_REPEATS:
+            self._repeats += 1
+            return self._share
+        self._repeats = 0
+        self._share = None if lasted <= 0 or busy < 0 else min(busy / lasted, 1.0)
+        return self._share
 
 
 class Steward:
