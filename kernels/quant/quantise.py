@@ -1,0 +1,129 @@
+"""Image nodes in INT8 under CONTRACT.md: weights, bias, multipliers and tables, and the step that uses them.
+
+Caller: `lower.py` through `IntegerNumbers`. A node that has no integer form is refused with what to do; precision is
+given or refused, never swapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..ir.graph import Node
+from ..ir.reference import ACTIVATIONS
+from ..ir.steps import AddI8, AveragePoolI8, ConvI8, DepthwiseI8, MulI8, RequantiseI8, Step, TableI8
+from ..passes.lower import Array, Lowering, is_depthwise, pack_channels, pack_weight
+from ..passes.lower_f32 import clip_bounds, counts, emit_f32, pool_window
+from . import contract
+from .contract import Doubles
+from .scales import Scales
+
+AS_FP32 = "build with --precision fp32"
+
+
+class IntegerNumbers:
+    """The Numbers of an INT8 program."""
+
+    def __init__(self, scales: Scales) -> None:
+        self.scales = scales
+
+    def dtype(self, node: Node, name: str, body_reads: bool) -> str:
+        return "int8" if body_reads else "float32"
+
+    def input_dtype(self, dtype: str) -> str:
+        return self.scales.input.dtype
+
+    def scale(self, name: str) -> float:
+        found = self.scales.scale.get(name)
+        if found is None:
+            raise ValueError(f"tensor '{name}' has no calibrated range")
+        return found
+
+    def emit(self, node: Node, lowering: Lowering) -> Step:
+        x, y = lowering.tensors[node.inputs[0]], lowering.tensors[node.output]
+        if node.op == "Conv":
+            if x.dtype == "float32":
+                raise lowering.refuse(node, "its input comes from an operator without an integer form", AS_FP32)
+            return self._convolution(node, lowering)
+        if x.dtype == y.dtype == "float32":
+            return emit_f32(node, lowering)
+        if x.dtype == "float32" or y.dtype == "float32":
+            raise lowering.refuse(node, f"would join {x.dtype} and {y.dtype}", AS_FP32)
+        return self._element(node, lowering)
+
+    def _element(self, node: Node, out: Lowering) -> Step:
+        graph = out.graph
+        x, y = out.tensors[node.inputs[0]], out.tensors[node.output]
+        if node.op in ("AveragePool", "GlobalAveragePool"):
+            kernel, stride, pads = pool_window(node, graph.shape(x.name))
+            n = counts(node, graph.shape(x.name), graph.shape(y.name))
+            values = (x.scale / (n * y.scale)).astype(np.float32)
+            return AveragePoolI8(node.name, x.name, y.name, out.constant(f"{node.name}/multiplier", values), kernel,
+                                 stride, pads)  # type: ignore[arg-type]
+        if node.op in ("Add", "Sub"):
+            b = out.tensors[node.inputs[1]]
+            m_b = contract.single(b.scale / y.scale)
+            return AddI8(node.name, x.name, b.name, y.name, contract.single(x.scale / y.scale),
+                         -m_b if node.op == "Sub" else m_b)
+        if node.op == "Mul":
+            a, b = x, out.tensors[node.inputs[1]]
+            if a.shape[:2] == (1, 1) and b.shape[:2] != (1, 1):
+                a, b = b, a
+            return MulI8(node.name, a.name, b.name, y.name, contract.single(a.scale * b.scale / y.scale))
+        if node.op in ("Relu", "Clip", "Requantise"):
+            low, high = (None, None) if node.op == "Requantise" else clip_bounds(node, graph)
+            codes = contract.clip_codes(low, high, y.scale)
+            return RequantiseI8(node.name, x.name, y.name, contract.single(x.scale / y.scale), *codes)
+        if node.op in ACTIVATIONS and x.dtype == "int8":
+            table = contract.table_codes(_function(node.op, node), x.scale, y.scale, contract.LOW, contract.HIGH)
+            return TableI8(node.name, x.name, y.name, out.constant(f"{node.name}/table", table))
+        raise out.refuse(node, f"has no integer form on {x.dtype}", AS_FP32)
+
+    def _convolution(self, node: Node, out: Lowering) -> Step:
+        graph, a = out.graph, node.attrs
+        x, y = out.tensors[node.inputs[0]], out.tensors[node.output]
+        weight = graph.constants[node.inputs[1]]
+        has_bias = len(node.inputs) > 2 and node.inputs[2]
+        bias = graph.constants[node.inputs[2]] if has_bias else np.zeros(len(weight), dtype=np.float32)
+        scales = contract.weight_scales(weight, bias, x.scale)
+        codes = contract.weight_codes(weight, scales)
+        bias_q = contract.bias_codes(bias, x.scale, scales)
+        if not contract.sum_fits(codes, bias_q, x.dtype == "uint8").all():
+            raise out.refuse(node, "its sums do not fit 32 bits", AS_FP32)
+        low, high, table, s_out = contract.LOW, contract.HIGH, "", y.scale
+        if y.dtype == "float32":
+            s_out = 1.0
+        elif a.get("activation"):
+            seen = self.scales.ranges[a["pre"]]
+            s_out = contract.table_scale(a["activation"], y.scale, seen.low, seen.high)
+            values = contract.table_codes(_function(a["activation"], node), s_out, y.scale, contract.TABLE_LOW,
+                                          contract.TABLE_HIGH)
+            table = out.constant(f"{node.name}/table", values)
+        if "bounds" in a:
+            low, high = contract.clip_codes(*a["bounds"], y.scale)
+        residual, m_r = "", 0.0
+        if len(node.inputs) > 3:
+            residual = node.inputs[3]
+            m_r = contract.single(out.tensors[residual].scale / y.scale)
+        groups = a["group"]
+        depthwise = is_depthwise(weight, groups) and (x.segments, x.span) == (y.segments, y.span)
+        if depthwise:
+            packed: Array = pack_channels(codes[:, 0].transpose(1, 2, 0), y)
+        else:
+            packed, groups = pack_weight(codes, x, y, groups)
+        kind = DepthwiseI8 if depthwise else ConvI8
+        return kind(node.name, x.name, y.name, out.constant(f"{node.name}/weight", packed),
+                    out.constant(f"{node.name}/bias", pack_channels(bias_q.astype(np.int32), y)),
+                    out.constant(f"{node.name}/multiplier",
+                                 pack_channels(contract.multiplier(x.scale, scales, s_out), y)),
+                    a["kernel_shape"], a["strides"], a["pads"], a["dilations"], groups, low, high, table, residual, m_r)
+
+
+def _function(op: str, node: Node) -> Callable[[Doubles], Doubles]:
+    """The activation in float64."""
+    attrs = node.attrs.get("activation_attrs", {}) if node.op == "Conv" else node.attrs
+
+    def call(x: Doubles) -> Doubles:
+        return ACTIVATIONS[op](x, attrs)
+    return call
