@@ -18,7 +18,6 @@ from .limits import Limits
 from .policy import Policy
 from .sensors import Readings
 
-
 _MAX_REPEATS = 3
 
 

@@ -43,7 +43,8 @@ class SensorTrust:
         self._power_good_ns: int | None = None
         self._power: int | None = None
         self._power_same_ns = 0
-        self._expected_low = self._expected_high = 0.0
+        self._expected_low: float | None = None
+        self._expected_high: float | None = None
         self._first_ns: int | None = None
         self._bad_ns: int | None = None
         self._bad_text = ""
@@ -70,8 +71,7 @@ class SensorTrust:
 
     def _lost_for(self, good_ns: int | None, now_ns: int) -> bool:
         since = good_ns if good_ns is not None else self._first_ns
-        # what has never been readable is lost from the start
-        return good_ns is None or (since is not None and now_ns - since > _BRIDGE_NS)
+        return since is not None and now_ns - since > _BRIDGE_NS
 
     def _judge_zone(self, name: str, zone: _Zone, value: int | None, power: int | None, needed: bool,
                     now_ns: int) -> str | None:
@@ -103,9 +103,9 @@ class SensorTrust:
         if power is None:
             return "board power lost" if self._lost_for(self._power_good_ns, now_ns) else None
         self._power_good_ns = now_ns
-        if power != self._power or expected_mw is None:
+        if power != self._power or expected_mw is None or self._expected_low is None or self._expected_high is None:
             self._power, self._power_same_ns = power, now_ns
-            self._expected_low = self._expected_high = expected_mw or 0.0
+            self._expected_low = self._expected_high = expected_mw
             return None
         self._expected_low = min(self._expected_low, expected_mw)
         self._expected_high = max(self._expected_high, expected_mw)
