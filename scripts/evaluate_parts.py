@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,21 @@ Array = NDArray[np.float64]
 Detections = NDArray[np.floating]
 IOU_FOUND = 0.5
 FIRST_SEED = 1_000_000  # far above any training seed
-SCORE_FLOOR = 0.005  # low: average precision wants the whole curve
+SCORE_FLOOR = 0.01  # low: average precision wants the whole curve
+CANDIDATES = 300  # at most, by score, before suppression: no part has more than 4 defects
 IOU_SUPPRESS = 0.5
+WORKING_SCORE, WORKING_IOU = 0.4, 0.4  # as in configs/models/part-inspect.yaml
+
+
+@dataclass(frozen=True)
+class Count:
+    """What detections at one threshold are worth: how many are right, how many wrong, how many truths are missed, and
+    in how many pictures everything is right."""
+
+    right: int
+    wrong: int
+    missed: int
+    faultless: int
 
 
 def average_precision50(detections: Sequence[Detections], truths: Sequence[Detections]) -> dict[int, float]:
@@ -32,10 +46,7 @@ def average_precision50(detections: Sequence[Detections], truths: Sequence[Detec
     highest IoU, if that is 0.5 or more; precision is made non-increasing and integrated over every recall step (area
     under the curve, no sampling at 11 or 101 points). ValueError: different numbers of pictures, or other shapes.
     """
-    if len(detections) != len(truths):
-        raise ValueError(f"{len(detections)} pictures with detections, but {len(truths)} with truths")
-    found = [_rows(rows, 6, "detections") for rows in detections]
-    wanted = [_rows(rows, 5, "truths") for rows in truths]
+    found, wanted = _checked(detections, truths)
     classes = sorted({int(row[0]) for rows in wanted for row in rows})
     return {kind: _class_precision(kind, found, wanted) for kind in classes}
 
@@ -46,6 +57,18 @@ def mean_average_precision50(detections: Sequence[Detections], truths: Sequence[
     if not by_class:
         raise ValueError("no truth in any picture: there is nothing to find, so no precision")
     return sum(by_class.values()) / len(by_class)
+
+
+def count_right(detections: Sequence[Detections], truths: Sequence[Detections]) -> Count:
+    """Counts all given detections, whatever their score; shapes, matching and errors as in `average_precision50`."""
+    right = wrong = missed = faultless = 0
+    for rows, targets in zip(*_checked(detections, truths), strict=True):
+        rows = rows[np.argsort(-rows[:, 4], kind="stable")]
+        kinds = np.union1d(rows[:, 5], targets[:, 0])
+        hits = sum(sum(_hits(rows[rows[:, 5] == kind], targets[targets[:, 0] == kind, 1:])) for kind in kinds)
+        right, wrong, missed = right + hits, wrong + len(rows) - hits, missed + len(targets) - hits
+        faultless += hits == len(rows) == len(targets)
+    return Count(right, wrong, missed, faultless)
 
 
 def intersection_over_union(box: Array, boxes: Array) -> Array:
@@ -61,14 +84,15 @@ def decode_and_suppress(output: Detections, score_floor: float, iou_limit: float
     """The detector's output (4 + classes, anchors): cx, cy, w, h, probabilities -> rows x1, y1, x2, y2, score, class.
 
     Every class of an anchor at or above `score_floor` is a candidate; of two candidates of one class that overlap by
-    more than `iou_limit` the one with the higher score stays. Rows come by falling score.
+    more than `iou_limit` the one with the higher score stays. Only the CANDIDATES best take part. Rows come by falling
+    score.
     """
     values = np.asarray(output, np.float64)
     classes, anchors = np.nonzero(values[4:] >= score_floor)
     centre, half = values[:2, anchors].T, values[2:4, anchors].T / 2
     scores = values[4 + classes, anchors]
     rows: Array = np.column_stack((centre - half, centre + half, scores, classes.astype(np.float64)))
-    rows = rows[np.argsort(-rows[:, 4], kind="stable")]
+    rows = rows[np.argsort(-rows[:, 4], kind="stable")][:CANDIDATES]
     kept = []
     while len(rows):
         best, rows = rows[0], rows[1:]
@@ -76,6 +100,12 @@ def decode_and_suppress(output: Detections, score_floor: float, iou_limit: float
         overlaps = intersection_over_union(best[:4], rows[:, :4]) > iou_limit
         rows = rows[~(overlaps & (rows[:, 5] == best[5]))]
     return np.array(kept, np.float64).reshape(-1, 6)
+
+
+def _checked(detections: Sequence[Detections], truths: Sequence[Detections]) -> tuple[list[Array], list[Array]]:
+    if len(detections) != len(truths):
+        raise ValueError(f"{len(detections)} pictures with detections, but {len(truths)} with truths")
+    return [_rows(rows, 6, "detections") for rows in detections], [_rows(rows, 5, "truths") for rows in truths]
 
 
 def _rows(rows: Detections, width: int, name: str) -> Array:
@@ -118,8 +148,8 @@ def _hits(rows: Array, boxes: Array) -> list[bool]:
     return hits
 
 
-def measure(model: Path, count: int, first_seed: int) -> tuple[dict[int, float], int]:
-    """Average precision by class of an ONNX part detector on `count` parts, and how many defects these have."""
+def outputs_and_truths(model: Path, count: int, first_seed: int) -> tuple[list[Detections], list[Detections]]:
+    """What an ONNX part detector says of `count` parts, (4 + classes, anchors) each, and what is there."""
     import make_parts
     import onnxruntime
 
@@ -127,15 +157,13 @@ def measure(model: Path, count: int, first_seed: int) -> tuple[dict[int, float],
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-    found, wanted = [], []
+    outputs, wanted = [], []
     for seed in range(first_seed, first_seed + count):
         pixels, objects = make_parts.sample(seed)
         image = pixels.transpose(2, 0, 1)[None].astype(np.float32) / np.float32(255)
-        found.append(decode_and_suppress(session.run(None, {name: image})[0][0], SCORE_FLOOR, IOU_SUPPRESS))
+        outputs.append(session.run(None, {name: image})[0][0])
         wanted.append(objects)
-        if (seed - first_seed + 1) % 100 == 0:
-            print(f"{seed - first_seed + 1} of {count}", file=sys.stderr, flush=True)
-    return average_precision50(found, wanted), sum(len(rows) for rows in wanted)
+    return outputs, wanted
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -152,13 +180,18 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"{options.model} is not a file")
     import make_parts
 
-    by_class, defects = measure(options.model, options.count, options.seed)
-    if not by_class:
+    outputs, wanted = outputs_and_truths(options.model, options.count, options.seed)
+    defects = sum(len(rows) for rows in wanted)
+    if not defects:
         parser.error("these parts have no defects at all: raise --count")
+    by_class = average_precision50([decode_and_suppress(x, SCORE_FLOOR, IOU_SUPPRESS) for x in outputs], wanted)
     for kind, value in by_class.items():
         print(f"{make_parts.LABELS[kind]:8} AP50 {value:.4f}")
     mean = sum(by_class.values()) / len(by_class)
     print(f"mAP50 {mean:.4f} on {options.count} parts with {defects} defects, seeds from {options.seed}")
+    count = count_right([decode_and_suppress(x, WORKING_SCORE, WORKING_IOU) for x in outputs], wanted)
+    print(f"at score {WORKING_SCORE}, IoU {WORKING_IOU}: {count.right} found, {count.missed} missed, "
+          f"{count.wrong} false alarms; {count.faultless} parts without any fault")
     return 0 if mean >= options.at_least else 1
 
 
