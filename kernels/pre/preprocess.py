@@ -14,18 +14,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..picture import Picture, row_bytes
+from ..picture import Picture, PictureError, row_bytes
 from ..spec import InputSpec
 from .geometry import GREY, WEIGHT_BITS, Axis, Mapping, Placement, place, resample
 from .sample import Plane, Sampler, make_sampler
 from .scratch import Scratch
+
+__all__ = ["Mapping", "PreprocessError", "Preprocessor", "input_table"]
 
 Array = npt.NDArray[np.generic]
 RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
 CACHED_SIZES = 16
 
 
-class PreprocessError(ValueError):
+class PreprocessError(PictureError):
     """This picture cannot become this input; the text says why."""
 
 
@@ -59,12 +61,12 @@ class _Recipe:
 class Preprocessor:
     """Turns pictures into inputs of one model.
 
-    spec: what the model expects. input_shape: (N, H, W, C) of the program. table: (C, 256) or (1, 256) of the input's
-    dtype, from `input_table`. Not for two threads at once.
+    spec: what the model expects. input_shape: the program's, ending in H, W, C. table: (C, 256) or (1, 256) of the
+    input's dtype, from `input_table`. Not for two threads at once.
     """
 
-    def __init__(self, spec: InputSpec, input_shape: tuple[int, int, int, int], table: Array) -> None:
-        _, self._height, self._width, channels = input_shape
+    def __init__(self, spec: InputSpec, input_shape: tuple[int, ...], table: Array) -> None:
+        self._height, self._width, channels = input_shape[-3:]
         if channels < spec.channels:
             raise PreprocessError(f"the input has {channels} channels, colour {spec.colour} needs {spec.channels}")
         if table.shape not in ((1, 256), (spec.channels, 256)):
