@@ -18,6 +18,7 @@ HWM_LEAST = 2
 IPC_PATH_BYTES_MAX = 107  # sun_path
 IPC_UMASK = 0o117  # 0777 & ~0117 = 0660: owner and group may connect, which needs write permission
 HEARTBEAT_MS = 5_000
+RESULT_BYTES_MAX = 1 << 28  # per part that a client accepts
 
 Socket = zmq.Socket[Any]
 Context = zmq.Context[Any]
@@ -32,6 +33,12 @@ def check_endpoint(endpoint: str) -> None:
         raise EndpointError(f"endpoint {endpoint!r}: an ipc path has at most {IPC_PATH_BYTES_MAX} bytes")
     if scheme == "tcp" and not rest.rpartition(":")[2].strip("*").isdigit() and not rest.endswith(":*"):
         raise EndpointError(f"endpoint {endpoint!r}: tcp needs a port, as in tcp://127.0.0.1:5555")
+
+
+def is_local(endpoint: str) -> bool:
+    """Whether only processes of this host can be at the other end: then their CLOCK_MONOTONIC is ours."""
+    scheme, _, rest = endpoint.partition("://")
+    return scheme != "tcp" or rest.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")
 
 
 def make_socket(context: Context, kind: int, *, hwm: int, linger_ms: int, max_bytes: int = -1) -> Socket:
