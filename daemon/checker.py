@@ -7,15 +7,20 @@ Invariant: it answers exactly once, with the whole configuration or with every m
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..ipc.fd_passing import send_with_fds
-from ..kernels.plan.file import PlanError, PlanFile, seal_into_memfd
+from ..kernels.ir.errors import ProgramError
+from ..kernels.model import Interface, interface_of
+from ..kernels.plan.layout import PlanError
+from ..kernels.plan.memfd import seal_into_memfd
+from ..kernels.pre.outputs import DecoderError
 from ..kernels.spec import ModelSpec, SpecError
 from .config import Config
 from .config_file import ConfigError, PowerFiles, load, load_power
@@ -32,6 +37,7 @@ class CheckedPlan:
     sha256: str
     bytes: int
     spec: ModelSpec
+    interface: Interface
 
 
 @dataclass(slots=True)
@@ -61,7 +67,7 @@ def check(path: Path) -> Checked:
         for name, entry in result.config.models.items():
             try:
                 result.plans.append(_open_plan(name, entry.plan))
-            except (PlanError, SpecError, OSError) as error:
+            except (PlanError, SpecError, ProgramError, DecoderError, OSError) as error:
                 result.problems.append(f"{path}: models.{name}.plan: {_text(error, entry.plan)}")
         result.problems += [f"{path}: {p}" for p in _misfits(result.config, result.plans)]
     if result.problems:
@@ -73,7 +79,7 @@ def _open_plan(name: str, path: str) -> CheckedPlan:
     fd, plan = seal_into_memfd(path)
     try:
         spec = ModelSpec.from_json(plan.metadata["spec"])
-        return CheckedPlan(name, fd, path, plan.sha256, plan.size, spec)
+        return CheckedPlan(name, fd, path, plan.sha256, plan.size, spec, interface_of(plan, spec))
     except BaseException:
         os.close(fd)
         raise
@@ -108,9 +114,16 @@ def describe(checked: Checked) -> dict[str, Any]:
         if checked.power is None
         else {"board": checked.power.board, "mode": checked.power.mode, "policy": checked.power.policy},
         "plans": [
-            {"name": p.name, "path": p.path, "sha256": p.sha256, "bytes": p.bytes, "spec": p.spec.to_json()}
+            {
+                "name": p.name,
+                "path": p.path,
+                "sha256": p.sha256,
+                "bytes": p.bytes,
+                "spec": p.spec.to_json(),
+                "interface": asdict(p.interface),
+            }
             for p in checked.plans
-        ],
+        ],  # fmt: skip
     }
 
 
@@ -118,8 +131,11 @@ def main() -> int:
     begin_child()
     channel = socket.socket(fileno=int(sys.argv[1]))
     checked = check(Path(sys.argv[2]))
-    with channel:
-        send_with_fds(channel, describe(checked), [p.fd for p in checked.plans])
+    answer = os.memfd_create("orind-checked", os.MFD_CLOEXEC)
+    with channel, os.fdopen(answer, "wb") as file:
+        file.write(json.dumps(describe(checked)).encode())
+        file.flush()
+        send_with_fds(channel, {"op": "checked"}, [answer, *(p.fd for p in checked.plans)])
     return 0
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,48}$")]
 CameraName = Annotated[str, Field(min_length=1, max_length=64)]
-Endpoint = Annotated[str, Field(pattern=r"^(ipc://|tcp://|systemd:).+$")]
+Endpoint = Annotated[str, Field(pattern=r"^(ipc|tcp)://.+$")]
 
 
 class Section(BaseModel):
@@ -74,7 +74,6 @@ class Batching(Section):
 class Decode(Section):
     workers: int = Field(default=1, ge=0, le=16, description="JPEG decode workers; 0 refuses JPEG")
     timeout_ms: float = Field(default=1000, gt=0)
-    max_pixels: int = Field(default=50_000_000, ge=1)
 
 
 class Http(Section):
@@ -140,7 +139,8 @@ class Config(Section):
         endpoints = [s.endpoint for s in self.sources] + ([self.results.endpoint] if self.results else [])
         found += [f"sources: the name '{n}' is used twice" for n in sorted({n for n in names if names.count(n) > 1})]
         found += [
-            f"sources: the endpoint '{e}' is used twice" for e in sorted({e for e in endpoints if endpoints.count(e) > 1})
+            f"sources: the endpoint '{e}' is used twice"
+            for e in sorted({e for e in endpoints if endpoints.count(e) > 1})
         ]
         if engine.heartbeat_missed_ms <= engine.heartbeat_ms:
             found.append(
@@ -148,7 +148,9 @@ class Config(Section):
                 f"engine.heartbeat_ms = {engine.heartbeat_ms:g}"
             )
         if self.batching.mode == "fixed" and self.batching.max_size > 1 and self.batching.window_ms <= 0:
-            found.append("batching.window_ms: must be above 0 where batching.mode is fixed, or a part batch waits for ever")
+            found.append(
+                "batching.window_ms: must be above 0 where batching.mode is fixed, or a part batch waits for ever"
+            )
         tightest = min(c.deadline_ms for c in self.cameras.values())
         if self.batching.max_size > 1 and self.batching.window_ms >= tightest:
             found.append(

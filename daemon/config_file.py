@@ -12,8 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..kernels.yaml_lines import LinedYaml, YamlProblem, problems_of
-from ..power.board import BoardError, BoardFacts
-from ..power.policy import Policy, PolicyError
+from ..power.board import BoardFacts
+from ..power.errors import SettingsError
+from ..power.policy import Policy
 from .config import Config
 
 BOARDS = Path(__file__).parent.parent / "configs" / "boards"
@@ -61,15 +62,20 @@ def load_power(config: Config) -> PowerFiles | None:
     board, policy = _read(board_path), _read(policy_path)
     try:
         facts = BoardFacts.from_dict(board.value)
-        if mode:
-            facts.mode(mode)
-    except BoardError as error:
-        raise ConfigError([f"{board_path}: {error}"]) from None
+    except SettingsError as error:
+        raise ConfigError(_problems(board, error)) from None
+    modes = [m.name for m in facts.modes]
+    if mode and mode not in modes:
+        raise ConfigError([f"power.board: {facts.title} has no mode '{mode}' (known: {', '.join(modes)})"])
     try:
-        Policy.from_dict(policy.value)
-    except PolicyError as error:
-        raise ConfigError([f"{policy_path}:{policy.line_of_text(str(error))}: {error}"]) from None
+        Policy.from_dict(policy.value).check_against(facts)
+    except SettingsError as error:
+        raise ConfigError(_problems(policy, error)) from None
     return PowerFiles(board.value, mode, policy.value)
+
+
+def _problems(document: LinedYaml, error: SettingsError) -> list[str]:
+    return [f"{document.path}:{document.line_of(p.where)}: {p}" for p in error.problems]
 
 
 def _read(path: Path) -> LinedYaml:

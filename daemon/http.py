@@ -11,25 +11,37 @@ import socket
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from ..ipc.stats_page import StatsPageError, StatsReader
+from ..ipc.errors import StatsPageError
+from ..ipc.stats_page import StatsReader
 from .lifeline import begin_child
 from .metrics import StatusCollector
+from .status import with_latency
 from .status_page import render
 
 STALE_NS = 2_000_000_000
 REQUEST_TIMEOUT_S = 5
 
 
-def health(status: dict[str, Any], age_ns: int) -> tuple[int, list[str]]:
+def health(status: dict[str, Any], age_ns: int, memory: float) -> tuple[int, list[str]]:
     """The HTTP status code and its reasons. 200 with a reason means: serving, but not as it should be."""
-    reasons = list(status["health"]["reasons"])
     if age_ns > STALE_NS:
         return 503, [f"main has not moved for {age_ns / 1e9:.1f} s"]
+    reasons, limit = list(status["health"]["reasons"]), status["memory_max_percent"]
+    if memory > limit:
+        return 503, [f"{memory:.0f} % of the memory is in use, the limit is {limit:g} %", *reasons]
     return (200 if status["health"]["ok"] else 503), reasons
+
+
+def memory_percent() -> float:
+    """Share of the board's memory that is in use (MemTotal less MemAvailable, CPU and GPU share it), in percent."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    return 100.0 * (1 - kib["MemAvailable"] / kib["MemTotal"])
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -41,11 +53,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         try:
-            counters, status = self.server.stats.read()
+            counters, status = self.server.stats.read_counters(), self.server.stats.read_blob()
         except StatsPageError as error:
             self._answer(503, "text/plain; charset=utf-8", f"{error}\n".encode())
             return
-        code, reasons = health(status, time.monotonic_ns() - counters.now_ns)
+        if not status:
+            self._answer(503, "text/plain; charset=utf-8", b"main has written no statistics yet\n")
+            return
+        status = with_latency(status)
+        code, reasons = health(status, time.monotonic_ns() - counters.now_ns, memory_percent())
         path = self.path.split("?", 1)[0]
         if path == "/healthz":
             body = json.dumps({"ok": code == 200, "state": status["state"], "reasons": reasons}) + "\n"

@@ -6,10 +6,10 @@ WireError with a reason; nothing else can come out, so nothing hostile reaches a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ..ipc import clock, wire
+from ..ipc import wire
+from ..ipc.clock import StampPolicy
 from ..ipc.errors import WireError
+from ..ipc.source import RawFrame
 from ..kernels.spec import ModelSpec
 from .config import Camera, Config
 from .rate import TokenBucket
@@ -21,25 +21,33 @@ IMAGE_ENCODINGS = ("bgr8", "rgb8", "mono8", "nv12", "jpeg")
 class Intake:
     """The rules of one configuration. Rebuilt at a reload."""
 
-    def __init__(self, config: Config, specs: dict[str, ModelSpec], inputs: dict[str, tuple[str, tuple[int, ...]]]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        specs: dict[str, ModelSpec],
+        inputs: dict[str, tuple[str, tuple[int, ...]]],
+        stamps: StampPolicy,
+    ) -> None:
         """`inputs`: dtype and shape (without the batch axis) that a model of task `tensor` takes, by model."""
         self._cameras = config.cameras
+        self.stamps = stamps
         self._specs = specs
         self._inputs = inputs
         self._slot_bytes = config.slots.bytes
         self._jpeg = config.decode.workers > 0
         self._buckets = {name: TokenBucket(c.rate_limit_hz, c.rate_burst) for name, c in config.cameras.items()}
 
-    def parse(self, parts: Sequence[bytes], length: int, now_ns: int) -> tuple[Trigger, bool]:
-        """`[camera, header]` and the payload's length to a trigger, and whether its stamp was replaced by the arrival time.
+    def parse(self, raw: RawFrame, now_ns: int, same_host: bool) -> Trigger:
+        """A message to a trigger. A monotonic stamp is only believed from the same host.
 
         Raises WireError. The trigger has identity, timing and pixel layout; no slot yet.
         """
-        if len(parts) != 2:
-            raise WireError("parts", f"a frame has 3 parts (camera, header, payload), this message has {len(parts) + 1}")
-        name = wire.parse_camera(parts[0])
+        if raw.parts != 3:
+            raise WireError("parts", f"a frame has 3 parts (camera, header, payload), this message has {raw.parts}")
+        name = wire.parse_camera(raw.camera)
+        length = raw.payload.nbytes
         try:
-            header = wire.parse_header(parts[1])
+            header = wire.parse_header(raw.header)
             camera = self._cameras.get(name)
             if camera is None:
                 known = ", ".join(list(self._cameras)[:8])
@@ -49,7 +57,7 @@ class Intake:
         except WireError as error:
             error.camera = name
             raise
-        stamp = clock.interpret(header.ts_ns, header.clock, now_ns)
+        stamp = self.stamps.stamp(header.ts_ns, header.clock, now_ns, same_host)
         budget_ms = camera.deadline_ms if header.deadline_ms is None else min(camera.deadline_ms, header.deadline_ms)
         rank = RANKS[camera.priority] if header.cls is None else max(RANKS[camera.priority], RANKS[header.cls])
         frame = Trigger(
@@ -57,7 +65,7 @@ class Intake:
             stamp.capture_ns + int(budget_ms * 1e6), rank, camera.model, header.encoding, header.width, header.height,
             header.stride, header.dtype, header.shape, length,
         )  # fmt: skip
-        return frame, stamp.replaced
+        return frame
 
     def allowed(self, camera: str, now_ns: int) -> bool:
         """Whether the camera's token bucket has room for one more trigger."""
@@ -70,8 +78,7 @@ class Intake:
             return f"camera '{frame.camera}' is not in the new configuration"
         frame.model = camera.model
         frame.deadline_ns = min(frame.deadline_ns, frame.capture_ns + int(camera.deadline_ms * 1e6))
-        problem = self._misfit(camera, frame.encoding, frame.dtype, frame.shape)
-        return problem
+        return self._misfit(camera, frame.encoding, frame.dtype, frame.shape)
 
     def _check_encoding(self, name: str, camera: Camera, header: wire.Header) -> None:
         problem = self._misfit(camera, header.encoding, header.dtype, header.shape)

@@ -21,7 +21,6 @@ class Ledger:
         self.received = 0
         self.in_flight = 0
         self.repeated = 0
-        self.clock_replaced = 0
         self.unroutable = 0
         self.late_answers = 0
         self.outcomes: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
@@ -50,12 +49,4 @@ class Ledger:
             **self.outcomes,
             "in_flight": self.in_flight,
             "repeated": self.repeated,
-        }
-
-    def latency_ms(self) -> dict[str, dict[str, float]]:
-        """P50, P95, P99 by stage, for the stages that have seen a frame."""
-        return {
-            stage: {f"p{p}": h.quantile(p / 100) / 1e6 for p in (50, 95, 99)}
-            for stage, h in self.stages.items()
-            if h.count
         }

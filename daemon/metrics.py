@@ -31,7 +31,9 @@ class StatusCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         status, frames = self._status, self._status["frames"]
         yield GaugeMetricFamily("orind_healthy", "1 while /healthz answers 200", value=float(self._healthy))
-        yield GaugeMetricFamily("orind_generation", "Number of the configuration generation", value=status["generation"])
+        yield GaugeMetricFamily(
+            "orind_generation", "Number of the configuration generation", value=status["generation"]
+        )
         yield GaugeMetricFamily("orind_queue_length", "Frames waiting for an engine", value=status["queue"]["length"])
         yield GaugeMetricFamily("orind_frames_in_flight", "Triggers without an outcome yet", value=frames["in_flight"])
         yield GaugeMetricFamily("orind_slots_free", "Frame slots free", value=status["slots"]["free"])
@@ -57,7 +59,8 @@ class StatusCollector(Collector):
         family = HistogramMetricFamily("orind_stage_seconds", "Time of a frame by stage", labels=["stage"])
         for stage, raw in self._status["histograms"].items():
             histogram = Histogram.from_json(raw)
-            buckets = [(str(ms / 1000), float(histogram.count_below(int(ms * 1e6)))) for ms in BUCKETS_MS]
+            counts = histogram.cumulative([int(ms * 1e6) for ms in BUCKETS_MS])
+            buckets = [(str(ms / 1000), float(n)) for ms, n in zip(BUCKETS_MS, counts, strict=True)]
             buckets.append(("+Inf", float(histogram.count)))
             family.add_metric([stage], buckets, sum_value=histogram.sum_ns / 1e9)
         yield family

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from ..ipc.fd_passing import recv_with_fds, send_with_fds
 
+GONE = "the nursery process ended: main cannot replace engines any more and stops"
+
 
 class NurseryDied(Exception):
     """The nursery is gone, and with it every engine: main can only end."""
@@ -68,7 +70,7 @@ class NurseryClient:
         """Take one report. Raises NurseryDied at end of file."""
         received = recv_with_fds(self.channel)
         if received is None:
-            raise NurseryDied("the nursery process ended: main cannot replace engines any more and stops")
+            raise NurseryDied(GONE)
         report, _ = received
         child = self._children[report["id"]]
         if report["op"] == "spawned":
@@ -94,7 +96,5 @@ class NurseryClient:
             self._process.wait()
 
     def _send(self, message: dict[str, object], fds: list[int]) -> None:
-        try:
-            send_with_fds(self.channel, message, fds)
-        except (BrokenPipeError, ConnectionResetError):
-            raise NurseryDied("the nursery process ended: main cannot replace engines any more and stops") from None
+        if not send_with_fds(self.channel, message, fds):
+            raise NurseryDied(GONE)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ..ipc.answer import build_result, mark_repeated
-from ..ipc.engine_messages import Answer
+from ..ipc.engine_messages import STATUS_OK, Answer
 from ..ipc.errors import WireError
-from ..ipc.identity import IdentityWindows
+from ..ipc.identity import Entry, Identities
 from ..ipc.slots import SlotRing
 from ..ipc.source import RawFrame
 from . import batcher
-from .answers import Labels, describe
+from .answers import describe
 from .decode_pool import DecodePool
-from .engine_handle import Batch, EngineHandle
+from .engine_handle import Batch, EngineHandle, PlanView
 from .intake import Intake
 from .ledger import Ledger
 from .queues import Queues
@@ -28,7 +29,7 @@ from .trigger import ReplySocket, Trigger
 STORED_ANSWER_BYTES = 64 * 1024
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Serving:
     """What a generation gives the pipeline: its rules and its plans. Replaced as a whole at a reload."""
 
@@ -36,16 +37,19 @@ class Serving:
     intake: Intake
     rule: batcher.Rule
     depth: int
-    sizes: dict[str, tuple[int, ...]]
-    indexes: dict[str, int]
-    labels: dict[str, Labels]
+    plans: dict[str, PlanView]
 
 
 class Pipeline:
     """All frames that have no outcome yet."""
 
     def __init__(
-        self, serving: Serving, ring: SlotRing, ledger: Ledger, decoders: DecodePool, publish: Callable[[list[bytes]], None]
+        self,
+        serving: Serving,
+        ring: SlotRing,
+        ledger: Ledger,
+        decoders: DecodePool,
+        publish: Callable[[list[bytes]], None],
     ) -> None:
         self.serving = serving
         self.active: EngineHandle | None = None
@@ -59,26 +63,28 @@ class Pipeline:
         self._ledger = ledger
         self._decoders = decoders
         self._publish = publish
-        self._identities = IdentityWindows()
+        self._identities = Identities()
 
     # -- source -> validate -> slot -> (decode) -> admit ---------------------------------------------------------
 
     def receive(self, source: ReplySocket, raw: RawFrame, now_ns: int) -> None:
         """Take one message. Whatever it holds, it ends in one outcome or is answered as a repeat."""
-        reply_to = (source, raw.envelope)
         try:
-            frame, replaced = self.serving.intake.parse(raw.head, raw.payload_bytes, now_ns)
+            frame = self.serving.intake.parse(raw, now_ns, source.same_host)
         except WireError as error:
             frame = Trigger(error.camera or "", error.seq, error.trigger, error.ts_ns, "", now_ns, now_ns)
-            self._open(frame, reply_to)
+            frame.source, frame.envelope = source, raw.envelope
+            self._ledger.opened()
             self._finish(frame, "rejected", error.reason, str(error), now_ns)
             return
-        if self._is_repeat(frame, reply_to):
+        frame.source, frame.envelope = source, raw.envelope
+        assert frame.seq is not None
+        entry, new = self._identities.claim(frame.camera, frame.trigger, frame.seq, frame.ts_ns)
+        if not new:
+            self._repeat(frame, entry)
             return
-        self._open(frame, reply_to)
-        self._identities.remember(frame.camera, frame.trigger, frame.seq, frame.ts_ns, frame)
-        if replaced:
-            self._ledger.clock_replaced += 1
+        frame.entry = entry
+        self._ledger.opened()
         if not self.serving.intake.allowed(frame.camera, now_ns):
             self._finish(frame, "rejected", "rate_limit", "camera triggers above its rate_limit_hz", now_ns)
             return
@@ -130,7 +136,7 @@ class Pipeline:
         return max(1, wake_ns - now_ns) if wake_ns else 0
 
     def _decide(self, engine: EngineHandle, model: str, now_ns: int) -> batcher.Go | batcher.Wait:
-        queue, sizes = self.queues.models[model], self.serving.sizes[model]
+        queue, sizes = self.queues.models[model], self.serving.plans[model].sizes
         waiting = queue.first(max(sizes))
         facts = batcher.Facts(
             queued=len(queue),
@@ -152,14 +158,15 @@ class Pipeline:
             self._ledger.stages["queue"].add(now_ns - frame.queued_ns)
         if self.pace_ns:
             self._earliest_start_ns = max(now_ns, self._earliest_start_ns) + self.pace_ns * len(frames)
-        engine.send_batch(self.serving.indexes[model], model, size or min(self.serving.sizes[model]), frames, now_ns)
+        plan = self.serving.plans[model]
+        engine.send_batch(plan, size or min(plan.sizes), frames, now_ns)
 
     def _expire(self, now_ns: int) -> None:
         """Answer the frames that can no longer be served in time, before anything is started for them."""
         for model, queue in self.queues.models.items():
             if not queue:
                 continue
-            least_ns = self.times.predict(model, min(self.serving.sizes[model]), self.clock_hz)
+            least_ns = self.times.predict(model, min(self.serving.plans[model].sizes), self.clock_hz)
             late = [(f, reason) for f in queue if (reason := batcher.too_late(f.deadline_ns, least_ns, now_ns))]
             queue.discard([f for f, _ in late])
             for frame, reason in late:
@@ -173,20 +180,20 @@ class Pipeline:
 
     def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None:
         """An engine has returned a batch: every frame of it gets its outcome."""
-        self.times.learn(batch.model, batch.size, self.clock_hz, answer.t_end_ns - answer.t_start_ns)
+        self.times.learn(batch.plan.model, batch.size, self.clock_hz, answer.t_end_ns - answer.t_start_ns)
         stages = self._ledger.stages
         for position, (frame, status) in enumerate(zip(batch.frames, answer.frames, strict=True)):
             stages["preprocess"].add(answer.t_pre_ns - answer.t_start_ns)
             stages["engine"].add(answer.t_run_ns - answer.t_pre_ns)
             stages["answer"].add(max(0, now_ns - answer.t_end_ns))
-            if not status.ok:
+            if status.status != STATUS_OK:
                 self._finish(frame, "error", "engine", status.detail, now_ns)
             elif now_ns > frame.deadline_ns:
                 late_ms = (now_ns - frame.deadline_ns) / 1e6
                 self._finish(frame, "expired", "late_answer", f"answered {late_ms:.1f} ms after the deadline", now_ns)
             else:
                 rows = engine.rows(batch, position, status.rows)
-                self._finish(frame, "ok", "", None, now_ns, describe(self.serving.labels[frame.model], rows))
+                self._finish(frame, "ok", "", None, now_ns, describe(batch.plan.labels, rows))
 
     def replay(self, batches: list[Batch], reason: str, now_ns: int) -> None:
         """Frames that a dead engine had: each again, alone. One that was alone at an earlier death already is poison."""
@@ -199,7 +206,12 @@ class Pipeline:
                 else:
                     frame.suspect = True
                     again.append(frame)
-        self.queues.retry.extendleft(reversed(again))
+        for frame in reversed(again):
+            problem = self.serving.intake.readmit(frame)
+            if problem:
+                self._finish(frame, "rejected", "reconfigured", problem, now_ns)
+            else:
+                self.queues.retry.appendleft(frame)
 
     def change_generation(self, serving: Serving, now_ns: int) -> None:
         """Serve under a new configuration: what waits is admitted anew, what is in flight ends where it is."""
@@ -214,62 +226,60 @@ class Pipeline:
             else:
                 self.queues.push(frame)
 
-    def drop_all(self, text: str, now_ns: int) -> None:
-        """Answer every frame that waits; those in flight come through `answered` or `replay` first."""
-        for frame in self._decoders.take_all() + self.queues.take_all():
+    def drop_all(self, batches: list[Batch], text: str, now_ns: int) -> None:
+        """Answer every frame that still has no outcome: those in `batches`, being decoded, and waiting."""
+        in_flight = [frame for batch in batches for frame in batch.frames]
+        for frame in in_flight + self._decoders.take_all() + self.queues.take_all():
             self._finish(frame, "dropped", "shutdown", text, now_ns)
 
     # -- identity and the single outcome -------------------------------------------------------------------------
 
-    def _open(self, frame: Trigger, reply_to: tuple[ReplySocket, list[bytes]]) -> None:
-        self._ledger.opened()
-        frame.reply_to.append(reply_to)
-
-    def _is_repeat(self, frame: Trigger, reply_to: tuple[ReplySocket, list[bytes]]) -> bool:
+    def _repeat(self, frame: Trigger, entry: Entry) -> None:
         """A trigger that is known already: it attaches to the one in flight, or gets the same outcome again."""
-        known = self._identities.lookup(frame.camera, frame.trigger, frame.seq, frame.ts_ns)
-        if known is None:
-            return False
         self._ledger.repeated += 1
-        if isinstance(known, Trigger):
-            known.reply_to.append(reply_to)
+        if entry.answer is not None:
+            self._answer_repeat(frame, mark_repeated(entry.answer))
+        elif not self._identities.attach(entry, frame):
+            text = "this trigger was repeated too often while it is being answered"
+            parts = build_result(frame.camera, frame.seq, frame.trigger, frame.ts_ns, frame.clock, "dropped", text)
+            self._answer_repeat(frame, mark_repeated(parts))
+
+    def _answer_repeat(self, frame: Trigger, parts: list[bytes]) -> None:
+        """To its sender where it can be replied to, else on the results socket."""
+        if frame.envelope:
+            self._reply(frame, parts)
         else:
-            self._answer(reply_to, mark_repeated(known))
-        return True
+            self._publish(parts)
+
+    def _reply(self, frame: Trigger, parts: list[bytes]) -> None:
+        if frame.envelope and frame.source is not None and not frame.source.reply(frame.envelope, parts):
+            self._ledger.unroutable += 1
 
     def _finish(
-        self, frame: Trigger, outcome: str, code: str, text: str | None, now_ns: int, content: dict[str, object] | None = None
+        self,
+        frame: Trigger,
+        outcome: str,
+        code: str,
+        text: str | None,
+        now_ns: int,
+        content: dict[str, Any] | None = None,
     ) -> None:
+        """The one place where a trigger ends: counted, its slot given back, its result published, replied and kept."""
         self._ledger.closed(frame, outcome, code)
         if frame.slot is not None:
             self._ring.give(frame.slot)
             frame.slot = None
-        self._ledger.stages["total"].add(max(0, now_ns - frame.capture_ns))
+        total_ns = max(0, now_ns - frame.capture_ns)
+        self._ledger.stages["total"].add(total_ns)
         parts = build_result(
             frame.camera or None, frame.seq, frame.trigger, frame.ts_ns, frame.clock or None, outcome, text,
             model=frame.model or None, generation=self.serving.generation,
-            latency_ms={"total": round((now_ns - frame.capture_ns) / 1e6, 3)}, **(content or {}),
+            latency_ms={"total": round(total_ns / 1e6, 3)}, **(content or {}),
         )  # fmt: skip
-        first, *others = frame.reply_to
         self._publish(parts)
-        self._reply(first, parts)
-        if others:
-            repeated = mark_repeated(parts)
-            for reply_to in others:
-                self._answer(reply_to, repeated)
-        if frame.ts_ns is not None and frame.camera:
+        self._reply(frame, parts)
+        if frame.entry is not None:
             kept = parts if sum(map(len, parts)) <= STORED_ANSWER_BYTES else parts[:2]
-            self._identities.answered(frame.camera, frame.trigger, frame.seq, frame.ts_ns, kept)
-        frame.reply_to.clear()
-
-    def _answer(self, reply_to: tuple[ReplySocket, list[bytes]], parts: list[bytes]) -> None:
-        """An answer to a repeat: to its sender where it can be replied to, else on the results socket."""
-        if reply_to[1]:
-            self._reply(reply_to, parts)
-        else:
-            self._publish(parts)
-
-    def _reply(self, reply_to: tuple[ReplySocket, list[bytes]], parts: list[bytes]) -> None:
-        source, envelope = reply_to
-        if envelope and not source.reply(envelope, parts):
-            self._ledger.unroutable += 1
+            for repeat in self._identities.answer(frame.entry, kept):
+                self._answer_repeat(repeat, mark_repeated(parts))
+            frame.entry = None

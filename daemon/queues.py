@@ -40,7 +40,7 @@ class ModelQueue:
         return next(iter(self), None)
 
     def first(self, count: int) -> list[Trigger]:
-        found = []
+        found: list[Trigger] = []
         for frame in self:
             if len(found) == count:
                 break
@@ -75,7 +75,9 @@ class Queues:
 
     def in_turn(self) -> list[str]:
         """Models with waiting frames, the most urgent head (rank, then deadline) first."""
-        heads = [(head.rank, head.deadline_ns, name) for name, q in self.models.items() if (head := q.head()) is not None]
+        heads = [
+            (head.rank, head.deadline_ns, name) for name, q in self.models.items() if (head := q.head()) is not None
+        ]
         return [name for _, _, name in sorted(heads)]
 
     def take_all(self) -> list[Trigger]:

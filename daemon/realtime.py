@@ -25,7 +25,9 @@ def apply(settings: Realtime) -> None:
         try:
             os.sched_setaffinity(0, settings.cpus)
         except (OSError, ValueError) as error:
-            raise RealtimeError(f"realtime.cpus {settings.cpus}: {error}; online are {sorted(os.sched_getaffinity(0))}") from None
+            raise RealtimeError(
+                f"realtime.cpus {settings.cpus}: {error}; online are {sorted(os.sched_getaffinity(0))}"
+            ) from None
     if settings.fifo_priority:
         try:
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(settings.fifo_priority))

@@ -11,7 +11,9 @@ DEFAULT_TIMEOUT_S = 60.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "example: orind reload --wait   (as in ExecReload=, so that `systemctl reload` returns when it is done)"
+    parser.epilog = (
+        "example: orind reload --wait   (as in ExecReload=, so that `systemctl reload` returns when it is done)"
+    )
     add_run_dir(parser)
     parser.add_argument("--wait", action="store_true", help="return when the new configuration serves or was refused")
     parser.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="S", help="seconds to wait at most")

@@ -33,7 +33,8 @@ def lines(status: dict[str, Any]) -> list[str]:
     text += [f"  ! {reason}" for reason in status["health"]["reasons"]]
     text.append("frames   " + "  ".join(f"{k} {frames[k]}" for k in ("received", *OUTCOMES, "in_flight", "repeated")))
     text += [
-        f"engine   {e['role']:8} {e['state']:9} pid {e['pid']} on {e['device']} (epoch {e['epoch']})" for e in status["engines"]
+        f"engine   {e['role']:8} {e['state']:9} pid {e['pid']} on {e['device']} (epoch {e['epoch']})"
+        for e in status["engines"]
     ]
     text += [
         f"latency  {stage:9} P50 {v['p50']:8.2f}  P95 {v['p95']:8.2f}  P99 {v['p99']:8.2f} ms"

@@ -17,8 +17,15 @@ td.n, th.n { text-align: right }
 .state { font-weight: 600 } .ok { color: var(--good) } .down { color: var(--bad) } .poor { color: var(--warn) }
 .bar { display: flex; height: .6rem; border-radius: .3rem; overflow: hidden; background: var(--edge); margin: .4rem 0 }
 """
-COLOURS = {"ok": "#1a7f37", "degraded": "#b26a00", "stale": "#7a7a7a", "rejected": "#8e24aa", "expired": "#ef6c00",
-           "error": "#c62828", "dropped": "#5d4037"}
+COLOURS = {
+    "ok": "#1a7f37",
+    "degraded": "#b26a00",
+    "stale": "#7a7a7a",
+    "rejected": "#8e24aa",
+    "expired": "#ef6c00",
+    "error": "#c62828",
+    "dropped": "#5d4037",
+}
 
 
 def render(status: dict[str, Any], code: int, reasons: list[str]) -> str:

@@ -5,24 +5,26 @@ Made by `pipeline.py`; owned by exactly one of: a decoder job, a queue, a batch 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
+
+from ..ipc.identity import Entry
+from ..ipc.slots import Slot
 
 OUTCOMES = ("ok", "degraded", "stale", "rejected", "expired", "error", "dropped")
 RANKS = {"critical": 0, "normal": 1, "best_effort": 2}
 
 
 class ReplySocket(Protocol):
-    """Where the answer to a DEALER or REQ goes; False when that peer is gone."""
+    """Where a frame came from and its answer goes; `reply` is False when that peer is gone.
 
-    def reply(self, envelope: list[bytes], parts: list[bytes]) -> bool: ...
+    `same_host`: only this host's processes can send there, so that their monotonic stamps mean something.
+    """
 
+    same_host: bool
 
-class FrameSlot(Protocol):
-    """A frame slot that main took from the ring."""
-
-    index: int
-    serial: int
+    def reply(self, envelope: Sequence[bytes], parts: Sequence[bytes]) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -46,8 +48,10 @@ class Trigger:
     dtype: str = "uint8"
     shape: tuple[int, ...] = ()
     length: int = 0
-    slot: FrameSlot | None = None
-    reply_to: list[tuple[ReplySocket, list[bytes]]] = field(default_factory=list)
+    slot: Slot | None = None
+    source: ReplySocket | None = None
+    envelope: Sequence[bytes] = ()
+    entry: Entry | None = None
     suspect: bool = False
     queued_ns: int = 0
     sent_ns: int = 0

@@ -86,6 +86,11 @@ class StampPolicy:
     old: int = 0
     foreign: int = 0
 
+    @property
+    def replaced(self) -> int:
+        """Stamps that were sent and not believed."""
+        return self.future + self.old + self.foreign
+
     def __post_init__(self) -> None:
         self.refresh()
 

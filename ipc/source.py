@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import zmq
 
-from .endpoint import Context, attach, make_socket
+from .endpoint import Context, attach, is_local, make_socket
 from .wire import CAMERA_BYTES_MAX, HEADER_BYTES_MAX
 
 KINDS = {"router": zmq.ROUTER, "pull": zmq.PULL, "sub": zmq.SUB}
@@ -54,6 +54,7 @@ class Source:
         """cameras: for SUB, the prefixes to subscribe to (all when empty). Raises EndpointError, KeyError."""
         self.kind = kind
         self.endpoint = endpoint
+        self.same_host = is_local(endpoint)
         self.unroutable = 0  # the client is gone
         self.full = 0  # the client does not read
         self.max_bytes = 4 * slot_bytes + OVERSIZE_ROOM

@@ -1,0 +1,52 @@
+"""`orind build MODEL.onnx --spec SPEC.yaml --calibrate DIR -o PLAN`: a plan from an ONNX model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..kernels.ir.errors import ModelError, ProgramError
+from ..kernels.plan.layout import PlanError
+from ..kernels.pre.decoder import DecoderError
+from ..kernels.spec import SpecError
+from .progress import Progress
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "example: orind build part-inspect.onnx --spec part-inspect.yaml --calibrate images/ -o part-inspect.plan\n"
+        "The spec may be left out for --precision fp32 without a decoder: the plan then takes and gives tensors."
+    )
+    parser.add_argument("model", metavar="MODEL.onnx", type=Path)
+    parser.add_argument("--spec", metavar="SPEC.yaml", type=Path, help="what the model takes and what its outputs mean")
+    parser.add_argument(
+        "--calibrate", metavar="DIR", type=Path, nargs="+", default=[], help="pictures, or folders of them"
+    )
+    parser.add_argument("-o", "--output", metavar="PLAN", type=Path, required=True)
+    parser.add_argument("--precision", choices=("int8", "fp32"), default="int8")
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        from ..kernels.build import build_plan
+        from ..kernels.quant.pictures import CalibrationError
+        from ..kernels.spec_yaml import read_spec
+    except ImportError as error:
+        print(f"orind build: {error.name} is missing; install orind[build]", file=sys.stderr)
+        return 69
+    for path in (options.model, *([options.spec] if options.spec else []), *options.calibrate):
+        if not path.exists():
+            print(f"orind build: {path}: no such file or folder", file=sys.stderr)
+            return 66
+    with Progress() as progress:
+        try:
+            spec = read_spec(options.spec) if options.spec is not None else None
+            result = build_plan(options.model, spec, options.calibrate, options.output, options.precision, progress.say)
+        except (ModelError, ProgramError, SpecError, PlanError, DecoderError, CalibrationError) as error:
+            print(f"orind build: {error}", file=sys.stderr)
+            return 65
+    for warning in result.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    print(f"{result.path}  sha256 {result.sha256}")
+    return 0

@@ -1,0 +1,331 @@
+"""The main process: wiring, the loop, and what it does on each event. No CUDA, no YAML, no spawning, no blocking.
+
+`Daemon.open` is the start list, `close` the same backwards. Invariant: within one turn all sockets are read (bounded)
+before anything is dispatched or judged overdue, so the newest frame is known and a late main kills no engine.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from ..ipc.clock import StampPolicy
+from ..ipc.control import Request
+from ..ipc.engine_messages import Answer
+from ..ipc.slots import SlotRing
+from ..ipc.source import Source
+from ..ipc.stats_page import StatsWriter
+from . import realtime, status
+from .config import Config
+from .control_desk import ControlDesk, Reply
+from .decode_pool import DecodePool
+from .endpoints import Endpoints
+from .engine_handle import Batch, EngineHandle, Launcher
+from .generation import Generation, ServedPlan
+from .ledger import Ledger
+from .notify import ServiceManager
+from .nursery_client import NurseryClient
+from .pipeline import Pipeline
+from .poller import Poller
+from .power_link import PowerLink
+from .reloading import Reloading
+from .signals import SignalInbox
+
+log = logging.getLogger("orind")
+TURN_MAX_NS = 20_000_000
+STATS_EVERY_NS = 250_000_000
+COLLECT_IDLE_NS = 5_000_000_000
+
+
+class Daemon:
+    """Everything that main owns."""
+
+    def __init__(
+        self,
+        path: str,
+        config: Config,
+        plans: list[ServedPlan],
+        power: dict[str, Any] | None,
+        signals: SignalInbox,
+        nursery: NurseryClient,
+        poller: Poller,
+        manager: ServiceManager,
+    ) -> None:
+        """The start list. Raises EndpointError, IpcError, RealtimeError or OSError with what to do."""
+        self.pid = os.getpid()
+        self.draining = False
+        self._failovers_retired = 0
+        self.last_failover: dict[str, Any] = {}
+        self._drain_deadline_ns = 0
+        self._ready = False
+        self._numbers = 0
+        self._busy_ns = 0
+        self._loops = 0
+        self._next_stats_ns = 0
+        self._next_collect_ns = 0
+        self._retired: list[Generation] = []
+        self._signals = signals
+        self._nursery = nursery
+        self._poller = poller
+        self._manager = manager
+        run_dir = Path(config.run_dir)
+        self.ring = SlotRing(config.slots.count, config.slots.bytes)
+        self.ledger = Ledger()
+        self.stamps = StampPolicy()
+        self.stats = StatsWriter()
+        self.endpoints = Endpoints(config.slots.bytes)
+        self.endpoints.open(config)
+        self._control = ControlDesk(run_dir / "control", poller, self._on_request)
+        self._listener, self.http_address = _listen(config)
+        self._launcher = Launcher(nursery, self.ring)
+        self.generation = self.new_generation(config, plans)
+        self._decoders = DecodePool(
+            nursery, poller, self.ring, config.decode.workers, int(config.decode.timeout_ms * 1e6)
+        )
+        self.pipeline = Pipeline(
+            self.generation.serving(), self.ring, self.ledger, self._decoders, self.endpoints.publish
+        )
+        self._decoders.receiver = self.pipeline
+        self.power = PowerLink(nursery, poller, self.stats, run_dir)
+        self.power.configure(power, config.power.root if config.power is not None else "/")
+        self.reloading = Reloading(self, nursery, poller, path)
+        self._watch()
+        realtime.apply(config.realtime)
+
+    def _watch(self) -> None:
+        now_ns = time.monotonic_ns()
+        self._poller.watch(self._signals.fd, self._on_signal)
+        self._poller.watch(self._nursery.channel.fileno(), lambda _: self._nursery.on_readable())
+        self.generation.start(now_ns)
+        if self._listener is not None:
+            fd = self.stats.readonly_fd()
+            self._nursery.spawn("http", [fd, self._listener.fileno()], [])
+            os.close(fd)
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Serve until drained. Returns the exit code."""
+        wait_ns = 0
+        while not self._finished():
+            now_ns = time.monotonic_ns()
+            for call in self._poller.wait(min(wait_ns or TURN_MAX_NS, TURN_MAX_NS)):
+                now_ns = time.monotonic_ns()
+                call(now_ns)
+            now_ns = time.monotonic_ns()
+            wait_ns = self.pipeline.dispatch(now_ns)
+            self._tick(now_ns)
+        return 0
+
+    def _tick(self, now_ns: int) -> None:
+        self.generation.tick(now_ns)
+        for generation in list(self._retired):
+            generation.tick(now_ns)
+            if generation.idle():
+                generation.close()
+                self._retired.remove(generation)
+        self._decoders.tick(now_ns)
+        self.reloading.tick(now_ns)
+        self.power.tick(now_ns)
+        self._obey_limits(now_ns)
+        self._loops += 1
+        self.stats.write_counters(self._busy_total(now_ns), now_ns, self._loops)
+        if now_ns >= self._next_stats_ns:
+            self._next_stats_ns = now_ns + STATS_EVERY_NS
+            self.stats.write_blob(status.build(self, now_ns))
+            self.stamps.refresh()
+        if now_ns >= self._next_collect_ns and not self.ledger.in_flight:
+            self._next_collect_ns = now_ns + COLLECT_IDLE_NS
+            gc.collect(0)
+        self._manager.alive(now_ns)
+
+    def _obey_limits(self, now_ns: int) -> None:
+        limits = self.power.limits(now_ns)
+        pipeline = self.pipeline
+        if limits is None:
+            pipeline.batch_max, pipeline.pace_ns = 64, 0
+        else:
+            pipeline.batch_max = limits.batch_max
+            pipeline.pace_ns = 0 if limits.pace_hz is None else int(1e9 / limits.pace_hz)
+        pipeline.clock_hz = self.power.report.get("gpu_cap_hz") or 0
+
+    def _busy_total(self, now_ns: int) -> int:
+        """ns that engines have been working, those at work now included."""
+        generations = [self.generation, *self._retired]
+        running = [h for g in generations for h in g.handles.values() if h.running_since_ns]
+        return self._busy_ns + sum(max(0, now_ns - h.running_since_ns) for h in running)
+
+    # -- events --------------------------------------------------------------------------------------------------
+
+    def _on_frames(self, source: Source, now_ns: int) -> None:
+        for raw in source.drain():
+            self.pipeline.receive(source, raw, time.monotonic_ns())
+
+    def _on_signal(self, now_ns: int) -> None:
+        for number in self._signals.take():
+            if number in (signal.SIGTERM, signal.SIGINT):
+                self.drain(f"signal {number.name}", now_ns)
+            elif number is signal.SIGUSR2:
+                self._reload(None, now_ns)
+
+    def _on_request(self, request: Request, reply: Reply, now_ns: int) -> None:
+        if request.op == "status":
+            reply(status.with_latency(status.build(self, now_ns)))
+        elif request.op == "reload" and request.wait:
+            self._reload(reply, now_ns)
+        elif request.op == "reload":
+            self._reload(None, now_ns)
+            reply({"ok": True, "result": "reload requested", "problems": [], "notes": []})
+        else:
+            self.drain("asked for on the control socket", now_ns)
+            reply({"ok": True, "result": "draining"})
+
+    def _reload(self, reply: Reply | None, now_ns: int) -> None:
+        if self.draining:
+            if reply is not None:
+                reply({"ok": False, "result": "refused: the daemon is draining", "problems": [], "notes": []})
+            return
+        self.reloading.request(reply, now_ns)
+
+    # -- what generations report ---------------------------------------------------------------------------------
+
+    def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None:
+        self._busy_ns += engine.take_busy_ns()
+        self.pipeline.answered(engine, batch, answer, now_ns)
+
+    def taken_over(self, generation: Generation, batches: list[Batch], reason: str, now_ns: int) -> None:
+        """An engine was fenced or promoted: its frames go back first, then the pipeline gets whoever is active now."""
+        self.pipeline.replay(batches, reason, now_ns)
+        if generation is not self.generation:
+            return
+        self.pipeline.active = generation.active
+        if self.failovers > self.last_failover.get("number", 0):
+            frames = sum(len(b.frames) for b in batches)
+            self.last_failover = {"number": self.failovers, "at_ns": now_ns, "reason": reason, "frames": frames}
+        if not self._ready and generation.active is not None:
+            self._begin_service()
+
+    def _begin_service(self) -> None:
+        """A golden answer was right: take frames from now on."""
+        self._ready = True
+        self.endpoints.watch(self._poller, self._on_frames)
+        self._manager.ready(f"serving generation {self.generation.number}")
+        log.info("serving")
+
+    # -- what a reload asks --------------------------------------------------------------------------------------
+
+    def new_generation(self, config: Config, plans: list[ServedPlan]) -> Generation:
+        self._numbers += 1
+        return Generation(self._numbers, config, plans, self._launcher, self._poller, self, self.stamps)
+
+    def prepare(self, config: Config) -> list[str]:
+        """Open what is new. Returns what the new configuration changes but only a restart can apply."""
+        old = self.generation.config
+        notes = self.endpoints.open(config)
+        for name in ("slots", "run_dir", "http", "decode", "realtime"):
+            if getattr(old, name) != getattr(config, name):
+                notes.append(f"{name} has changed, which takes effect at the next restart")
+        return notes
+
+    def switch(self, generation: Generation, power: dict[str, Any] | None, now_ns: int) -> None:
+        """The new generation takes the next frame; the old one answers what it has and ends."""
+        old, self.generation = self.generation, generation
+        self._failovers_retired += old.machine.failovers
+        old.retire()
+        self._retired.append(old)
+        self.pipeline.active = generation.active
+        self.pipeline.change_generation(generation.serving(), now_ns)
+        config = generation.config
+        self.power.configure(power, config.power.root if config.power is not None else "/")
+        if self._ready:
+            self.endpoints.watch(self._poller, self._on_frames)
+        else:
+            self._begin_service()
+
+    def reload_began(self) -> None:
+        self._manager.reloading()
+
+    def reload_ended(self, result: str) -> None:
+        """systemd wants READY=1 after every reload, a refused one too."""
+        if self._ready:
+            self._manager.ready(
+                f"{self.state(time.monotonic_ns())}, generation {self.generation.number}; reload: {result}"
+            )
+
+    @property
+    def failovers(self) -> int:
+        return self._failovers_retired + self.generation.machine.failovers
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def state(self, now_ns: int) -> str:
+        """starting, serving, degraded, draining or failed."""
+        machine = self.generation.machine
+        if self.draining:
+            return "draining"
+        if self.generation.active is None:
+            return "failed" if machine.failed else "degraded" if self._ready else "starting"
+        return "serving" if machine.standby_ready(now_ns) else "degraded"
+
+    def drain(self, reason: str, now_ns: int) -> None:
+        """Stop taking frames; what was received is answered within the configured time."""
+        if self.draining:
+            return
+        log.info("draining: %s", reason)
+        self.draining = True
+        self._drain_deadline_ns = now_ns + int(self.generation.config.stop.drain_timeout_s * 1e9)
+        self.endpoints.forget(self._poller)
+        self.reloading.abandon("refused: the daemon is draining", now_ns)
+        self._manager.stopping(f"draining, {self.ledger.in_flight} frames without an answer")
+
+    def _finished(self) -> bool:
+        if not self.draining:
+            return False
+        if not self.ledger.in_flight:
+            return True
+        now_ns = time.monotonic_ns()
+        if now_ns < self._drain_deadline_ns and not (self.generation.machine.failed and self.generation.active is None):
+            return False
+        batches = [b for g in (self.generation, *self._retired) for b in g.take_in_flight()]
+        self.pipeline.drop_all(batches, "shutting down", now_ns)
+        return True
+
+    def close(self) -> None:
+        """The start list backwards."""
+        self.power.close()
+        self._decoders.close()
+        for generation in (self.generation, *self._retired):
+            generation.close()
+        if self._listener is not None:
+            self._listener.close()
+        self._control.close()
+        self.endpoints.close()
+        self._nursery.close()
+        self.stats.close()
+        self.ring.close()
+
+
+def _listen(config: Config) -> tuple[socket.socket | None, str | None]:
+    """The HTTP socket, bound here so that a port in use is an error at start."""
+    if config.http is None:
+        return None, None
+    family = socket.AF_INET6 if ":" in config.http.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((config.http.host, config.http.port))
+        listener.listen(16)
+    except OSError as error:
+        listener.close()
+        where = f"{config.http.host}:{config.http.port}"
+        raise OSError(
+            error.errno, f"http: cannot listen on {where}: {error.strerror}; is another program using it?"
+        ) from None
+    host, port = listener.getsockname()[:2]
+    return listener, f"http://{host}:{port}"

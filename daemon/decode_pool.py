@@ -1,0 +1,194 @@
+"""Main's side of the JPEG decode workers: jobs in, planes back, and what happens when a worker dies or hangs.
+
+Called by `pipeline.py`. Invariant: a slot that a killed worker might still write into is given back only after that
+worker's end of file, so no late write can reach another frame.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..ipc import decode_messages as messages
+from ..ipc.channel import Channel, make_pair
+from ..ipc.engine_messages import STATUS_OK
+from ..ipc.errors import ChannelError
+from ..ipc.slots import Slot, SlotRing
+from .nursery_client import Child, NurseryClient
+from .poller import Watcher
+from .trigger import Trigger
+
+log = logging.getLogger("orind")
+RESPAWN_NS = 200_000_000
+
+
+class Receiver(Protocol):
+    """Who gets the outcome of a job: the pipeline."""
+
+    def decoded(self, frame: Trigger, now_ns: int) -> None: ...
+    def undecodable(self, frame: Trigger, outcome: str, code: str, text: str, now_ns: int) -> None: ...
+
+
+@dataclass(slots=True)
+class Job:
+    """A frame being decoded. `target` is the slot that the planes go to; ours until the worker is done or dead."""
+
+    number: int
+    frame: Trigger
+    target: Slot
+    started_ns: int
+
+
+@dataclass(slots=True)
+class Worker:
+    """One decode process; one job at a time."""
+
+    channel: Channel
+    child: Child
+    job: Job | None = None
+    killed: str = ""
+
+
+class DecodePool:
+    """All workers, and the frames that wait for one."""
+
+    def __init__(self, nursery: NurseryClient, watcher: Watcher, ring: SlotRing, workers: int, timeout_ns: int) -> None:
+        self.receiver: Receiver | None = None
+        self._nursery = nursery
+        self._watcher = watcher
+        self._ring = ring
+        self._wanted = workers
+        self._timeout_ns = timeout_ns
+        self._workers: list[Worker] = []
+        self._waiting: deque[Trigger] = deque()
+        self._numbers = itertools.count(1)
+        self._respawn_at_ns = 0
+        self.deaths = 0
+
+    def submit(self, frame: Trigger, now_ns: int) -> None:
+        """Queue a frame whose slot holds a JPEG."""
+        self._waiting.append(frame)
+        self._assign(now_ns)
+
+    def tick(self, now_ns: int) -> None:
+        """Kill hung workers, answer frames past their deadline, replace the dead."""
+        for worker in self._workers:
+            if worker.job is not None and not worker.killed and now_ns - worker.job.started_ns > self._timeout_ns:
+                worker.killed = f"decoding took longer than {self._timeout_ns / 1e6:.0f} ms"
+                self._nursery.kill(worker.child)
+        while self._waiting and self._waiting[0].deadline_ns < now_ns:
+            self._receiver().undecodable(
+                self._waiting.popleft(),
+                "expired",
+                "too_late",
+                "deadline passed while it waited for a decode worker",
+                now_ns,
+            )
+        if len(self._workers) < self._wanted and now_ns >= self._respawn_at_ns:
+            self._spawn()
+
+    def take_all(self) -> list[Trigger]:
+        """Remove and return every frame, for the end: workers may still write, but nothing is read any more."""
+        frames = [worker.job.frame for worker in self._workers if worker.job is not None] + list(self._waiting)
+        for worker in self._workers:
+            worker.job = None
+        self._waiting.clear()
+        return frames
+
+    def idle(self) -> bool:
+        return not self._waiting and all(worker.job is None for worker in self._workers)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            self._watcher.forget(worker.channel.fileno())
+            worker.channel.close()
+        self._workers.clear()
+
+    # -- jobs ----------------------------------------------------------------------------------------------------
+
+    def _assign(self, now_ns: int) -> None:
+        for worker in self._workers:
+            if not self._waiting:
+                return
+            if worker.job is not None or worker.killed:
+                continue
+            frame = self._waiting[0]
+            target = self._ring.take()
+            if target is None:
+                return
+            self._waiting.popleft()
+            assert frame.slot is not None
+            worker.job = Job(next(self._numbers), frame, target, now_ns)
+            order = messages.Decode(
+                worker.job.number, frame.slot.index, frame.slot.serial, frame.length, target.index, target.serial
+            )
+            if not worker.channel.send(messages.pack_decode(order)):
+                self._nursery.kill(worker.child)  # its end of file brings the frame back
+
+    def _on_readable(self, worker: Worker, now_ns: int) -> None:
+        try:
+            received = worker.channel.recv_all()
+            done = [messages.unpack_decoded(data) for data in received.messages]
+        except ChannelError as error:
+            log.error("decode worker %d: %s", worker.child.pid, error)
+            worker.killed = str(error)
+            self._nursery.kill(worker.child)
+            return
+        for message in done:
+            self._complete(worker, message, now_ns)
+        if received.ended:
+            self._lost(worker, now_ns)
+        self._assign(now_ns)
+
+    def _complete(self, worker: Worker, message: messages.Decoded, now_ns: int) -> None:
+        job = worker.job
+        if job is None or message.job != job.number:
+            return
+        worker.job = None
+        if message.status != STATUS_OK:
+            self._ring.give(job.target)
+            self._receiver().undecodable(job.frame, "rejected", "jpeg", message.text, now_ns)
+            return
+        frame = job.frame
+        assert frame.slot is not None
+        self._ring.give(frame.slot)
+        frame.slot = job.target
+        frame.encoding, frame.width, frame.height = message.encoding, message.width, message.height
+        frame.stride, frame.length = message.width, message.length
+        self._receiver().decoded(frame, now_ns)
+
+    def _lost(self, worker: Worker, now_ns: int) -> None:
+        self._watcher.forget(worker.channel.fileno())
+        worker.channel.close()
+        self._workers.remove(worker)
+        self.deaths += 1
+        self._respawn_at_ns = now_ns + RESPAWN_NS
+        reason = worker.killed or "the decode worker died on it"
+        log.warning("decode worker %d is gone: %s", worker.child.pid, worker.killed or "it ended by itself")
+        if worker.job is not None:
+            self._ring.give(worker.job.target)
+            self._receiver().undecodable(worker.job.frame, "error", "decoder", reason, now_ns)
+
+    def _receiver(self) -> Receiver:
+        if self.receiver is None:
+            raise RuntimeError("the decode pool was used before the pipeline was connected to it")
+        return self.receiver
+
+    def _spawn(self) -> None:
+        channel, theirs = make_pair()
+        slots_fd = self._ring.writable_fd()
+        start = {"slots": [self._ring.count, self._ring.size], "cpus": []}
+
+        try:
+            child = self._nursery.spawn("decoder", [theirs.fileno(), slots_fd], [json.dumps(start)])
+        finally:
+            theirs.close()
+            os.close(slots_fd)
+        worker = Worker(channel, child)
+        self._workers.append(worker)
+        self._watcher.watch(channel.fileno(), lambda now_ns: self._on_readable(worker, now_ns))

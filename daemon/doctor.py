@@ -1,0 +1,124 @@
+"""`orind doctor`: what this machine has and lacks, before the daemon starts (ExecStartPre=).
+
+Exit 0 unless something is missing that `serve` cannot do without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import platform
+import resource
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+from ..kernels.pre.jpeg import LIBRARY
+
+# L4T releases whose paths and names the board facts were written for; others are served with a warning
+KNOWN_L4T = ("R36.3", "R36.4", "R36.5", "R39.2")
+LEAST_FREE_MIB = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. level: ok, warning (serves all the same) or error."""
+
+    name: str
+    level: str
+    text: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "example: orind doctor --json\nexit code 0: can serve (warnings allowed); 1: something essential is missing"
+    )
+    parser.add_argument("--json", action="store_true", help="as one JSON list")
+
+
+def run(options: argparse.Namespace) -> int:
+    findings = [look() for look in CHECKS]
+    if options.json:
+        print(json.dumps([asdict(f) for f in findings]))
+    else:
+        for finding in findings:
+            print(f"{finding.level:8} {finding.name:10} {finding.text}")
+    return 1 if any(f.level == "error" for f in findings) else 0
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    good = (3, 10) <= sys.version_info[:2] < (3, 13)
+    return Finding("python", "ok" if good else "error", version if good else f"{version}: orind needs 3.10 to 3.12")
+
+
+def _libraries() -> Finding:
+    names = ("numpy", "pyzmq", "pydantic", "PyYAML", "PyTurboJPEG", "prometheus-client")
+    found, missing = [], []
+    for name in names:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return Finding("libraries", "error", f"missing: {', '.join(missing)}; reinstall orind")
+    return Finding("libraries", "ok", ", ".join(found))
+
+
+def _jpeg() -> Finding:
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return Finding("jpeg", "warning", f"{LIBRARY} is missing, JPEG frames cannot be served: apt install libturbojpeg0 "
+                                          "(Ubuntu: libturbojpeg)")  # fmt: skip
+    return Finding("jpeg", "ok", LIBRARY)
+
+
+def _notify() -> Finding:
+    """Only systemd needs the library; without systemd its absence does not matter."""
+    try:
+        metadata.version("systemd-python")
+    except metadata.PackageNotFoundError:
+        level = "error" if os.environ.get("NOTIFY_SOCKET") or os.environ.get("INVOCATION_ID") else "ok"
+        return Finding("systemd", level, "systemd-python is not installed; needed to run as a unit: orind[systemd]")
+    return Finding("systemd", "ok", "systemd-python is installed")
+
+
+def _board() -> Finding:
+    release = Path("/etc/nv_tegra_release")
+    try:
+        words = release.read_text().replace(",", " ").split()
+    except OSError:
+        return Finding("board", "ok", f"not a Jetson ({platform.machine()}): CPU engines only")
+    number = words[words.index("REVISION:") + 1] if "REVISION:" in words else "?"
+    version = f"{words[1]}.{number}" if len(words) > 1 else "?"
+    known = any(version.startswith(k) for k in KNOWN_L4T)
+    text = f"L4T {version}" + ("" if known else f" has not been tested (known: {', '.join(KNOWN_L4T)})")
+    return Finding("board", "ok" if known else "warning", text)
+
+
+def _gpu() -> Finding:
+    return Finding("gpu", "ok", "this version has no CUDA executor: engine.device is cpu")
+
+
+def _memory() -> Finding:
+    pairs = (line.partition(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    mib = {name: int(rest.split()[0]) // 1024 for name, _, rest in pairs}
+    free = mib["MemAvailable"]
+    level = "ok" if free >= LEAST_FREE_MIB else "error"
+    return Finding("memory", level, f"{free} MiB available of {mib['MemTotal']}")
+
+
+def _limits() -> Finding:
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    lock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    locked = "unlimited" if lock == resource.RLIM_INFINITY else f"{lock >> 10} KiB"
+    level = "ok" if soft >= 1024 else "warning"
+    return Finding("limits", level, f"{soft} open files, {locked} of locked memory")
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (_python, _libraries, _jpeg, _notify, _board, _gpu, _memory, _limits)

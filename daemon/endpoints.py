@@ -1,0 +1,97 @@
+"""Main's ZeroMQ sockets: the sources that frames come from, and the results socket.
+
+Owned by `daemon.py`. Invariant: every ipc path that we bind is locked first, because ZeroMQ would let a second instance
+steal it without an error. A reload adds endpoints and never closes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import zmq
+
+from ..ipc.endpoint import Context
+from ..ipc.lock import InstanceLock, lock_endpoint
+from ..ipc.sink import ResultSink
+from ..ipc.source import Source
+from .config import Config, SourceEntry
+from .poller import Poller
+
+OnFrames = Callable[[Source, int], None]
+
+
+class Endpoints:
+    """All sockets of the daemon. Opening one raises EndpointError."""
+
+    def __init__(self, slot_bytes: int) -> None:
+        self._context: Context = zmq.Context()
+        self._slot_bytes = slot_bytes
+        self._locks: list[InstanceLock] = []
+        self.sources: dict[str, tuple[SourceEntry, Source]] = {}
+        self._sink: tuple[str, ResultSink] | None = None
+
+    def open(self, config: Config) -> list[str]:
+        """Open what the configuration names and is not open yet. Returns what differs but needs a restart."""
+        notes = []
+        for entry in config.sources:
+            known = self.sources.get(entry.name)
+            if known is None:
+                self.sources[entry.name] = (entry, self._source(entry))
+            elif known[0] != entry:
+                notes.append(f"sources: '{entry.name}' has changed, which takes effect at the next restart")
+        for name in set(self.sources) - {entry.name for entry in config.sources}:
+            notes.append(f"sources: '{name}' was removed, it stays open until the next restart")
+        if config.results is not None:
+            if self._sink is None:
+                self._lock(config.results.endpoint)
+                sink = ResultSink(self._context, config.results.endpoint, hwm=config.results.send_queue)
+                self._sink = (config.results.endpoint, sink)
+            elif self._sink[0] != config.results.endpoint:
+                notes.append("results.endpoint has changed, which takes effect at the next restart")
+        return notes
+
+    def watch(self, poller: Poller, on_frames: OnFrames) -> None:
+        """Have the poller call `on_frames` for each source; a source that is watched already is watched anew."""
+        for _, source in self.sources.values():
+            poller.watch(source.socket, _bound(on_frames, source))
+
+    def forget(self, poller: Poller) -> None:
+        """Stop taking frames; replies still go out."""
+        for _, source in self.sources.values():
+            poller.forget(source.socket)
+
+    def publish(self, parts: Sequence[bytes]) -> None:
+        if self._sink is not None:
+            self._sink[1].publish(parts)
+
+    def close(self) -> None:
+        """Close everything; what was sent has half a second to leave (LINGER)."""
+        for _, source in self.sources.values():
+            source.close()
+        if self._sink is not None:
+            self._sink[1].close()
+        self._context.term()
+        for lock in self._locks:
+            lock.close()
+
+    def _source(self, entry: SourceEntry) -> Source:
+        bind = entry.attach == "bind"
+        if bind:
+            self._lock(entry.endpoint)
+        return Source(
+            self._context,
+            entry.pattern,
+            entry.endpoint,
+            slot_bytes=self._slot_bytes,
+            bind=bind,
+            hwm=entry.receive_queue,
+        )
+
+    def _lock(self, endpoint: str) -> None:
+        lock = lock_endpoint(endpoint)
+        if lock is not None:
+            self._locks.append(lock)
+
+
+def _bound(on_frames: OnFrames, source: Source) -> Callable[[int], None]:
+    return lambda now_ns: on_frames(source, now_ns)

@@ -1,0 +1,48 @@
+"""The engine process: maps the plans and the slots, says READY after its golden check, then answers batches.
+
+Started by the nursery (`python -m orind.daemon.engine CHANNEL FAULT SLOTS RESULTS PLAN... START`). Imports no zmq, yaml or
+pydantic. Invariant: whatever goes wrong with one frame is that frame's error; whatever goes wrong with the engine is its
+last word and a non-zero exit.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import os
+import sys
+import time
+
+from ..ipc import engine_messages as messages
+from ..ipc.channel import Channel
+from ..ipc.results import ResultArea
+from ..ipc.slots import SlotReader
+from .engine_loop import EngineLoop
+from .lifeline import begin_child
+
+
+def main() -> int:
+    begin_child()
+    channel_fd, fault_fd, slots_fd, results_fd, *plan_fds = map(int, sys.argv[1:-1])
+    start = json.loads(sys.argv[-1])
+    faulthandler.enable(file=fault_fd, all_threads=False)
+    if start["cpus"]:
+        os.sched_setaffinity(0, start["cpus"])
+    channel = Channel.from_fd(channel_fd, blocking=True)
+    try:
+        slots = SlotReader(slots_fd, *start["slots"])
+        areas, frames, rows_max, row_width = start["results"]
+        results = ResultArea(areas, frames, rows_max, row_width, results_fd)
+        loop = EngineLoop.open(channel, slots, results, plan_fds, start["device"], start["heartbeat_ms"])
+    except Exception as error:  # noqa: BLE001 whatever keeps it from starting must reach main in words
+        channel.send(messages.pack_fault(time.monotonic_ns(), f"cannot start: {error}"))
+        return 1
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    return loop.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

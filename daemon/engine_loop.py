@@ -1,0 +1,131 @@
+"""What an engine does all day: one thread, one channel, batches in, answers out, a heartbeat while idle.
+
+Run by `engine.py` in its own process and by tests in theirs. Invariant: a batch is answered exactly once, with a status
+for every frame, and `ok` never stands on a number that is not finite.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ipc import engine_messages as messages
+from ..ipc.channel import Channel
+from ..ipc.message_text import Kind
+from ..ipc.results import ResultArea
+from ..ipc.slots import SlotReader
+from ..kernels.ir.errors import GoldenMismatch
+from ..kernels.model import FrameFault, Interface, Model
+from ..kernels.picture import Picture
+
+
+class Servable(Protocol):
+    """A model as the loop uses it."""
+
+    def run(self, pictures: Sequence[Picture], targets: Sequence[NDArray[np.float32]]) -> list[int | FrameFault]: ...
+    def golden(self) -> None: ...
+    @property
+    def interface(self) -> Interface: ...
+    def close(self) -> None: ...
+    @property
+    def preprocessed_ns(self) -> int: ...
+    @property
+    def executed_ns(self) -> int: ...
+
+
+class EngineLoop:
+    """The loop over one channel."""
+
+    def __init__(
+        self, channel: Channel, slots: SlotReader, results: ResultArea, models: Sequence[Servable], heartbeat_ms: float
+    ) -> None:
+        self._channel = channel
+        self._slots = slots
+        self._results = results
+        self._models = models
+        self._heartbeat_ms = heartbeat_ms
+
+    @classmethod
+    def open(
+        cls,
+        channel: Channel,
+        slots: SlotReader,
+        results: ResultArea,
+        plan_fds: Sequence[int],
+        device: str,
+        heartbeat_ms: float,
+    ) -> EngineLoop:
+        """Map the plans and open them on the device."""
+        return cls(channel, slots, results, [Model.open_fd(fd, device) for fd in plan_fds], heartbeat_ms)
+
+    def run(self) -> int:
+        """Check, say READY, serve until STOP or until main is gone. Returns the process's exit code."""
+        try:
+            self._check_all()
+        except GoldenMismatch as error:
+            self._channel.send(messages.pack_fault(time.monotonic_ns(), f"golden check failed: {error}"))
+            return 1
+        self._channel.send(messages.pack_ready(time.monotonic_ns()))
+        poller = select.poll()
+        poller.register(self._channel, select.POLLIN)
+        serving = True
+        while serving:
+            if poller.poll(self._heartbeat_ms):
+                data = self._channel.receive()
+                serving = data is not None and self._serve(data)
+            else:
+                self._channel.send(messages.pack_heartbeat(time.monotonic_ns()))
+        for model in self._models:
+            model.close()
+        return 0
+
+    def _serve(self, data: bytes) -> bool:
+        message = messages.unpack(data)
+        if isinstance(message, messages.Batch):
+            self._channel.send(messages.pack_answer(self._answer(message)))
+            return True
+        assert isinstance(message, messages.Notice)
+        if message.kind is Kind.CHECK:
+            self._report_golden()
+        return message.kind is not Kind.STOP
+
+    def _check_all(self) -> None:
+        for model in self._models:
+            model.golden()
+
+    def _report_golden(self) -> None:
+        try:
+            self._check_all()
+        except GoldenMismatch as error:
+            self._channel.send(messages.pack_golden(time.monotonic_ns(), False, str(error)))
+        else:
+            self._channel.send(messages.pack_golden(time.monotonic_ns(), True))
+
+    def _answer(self, batch: messages.Batch) -> messages.Answer:
+        start_ns = time.monotonic_ns()
+        model = self._models[batch.model]
+        pictures, targets = [], []
+        for position, frame in enumerate(batch.frames):
+            pixels = self._slots.view(frame.slot)[: frame.length]
+            pictures.append(
+                Picture(frame.encoding, frame.width, frame.height, frame.stride, pixels, frame.dtype, frame.shape)
+            )
+            targets.append(self._results.rows(batch.area, position, model.interface.row_width))
+        self._results.begin(batch.area, batch.batch_id)
+        statuses = [_status(outcome) for outcome in model.run(pictures, targets)]
+        self._results.finish(batch.area, batch.batch_id)
+        return messages.Answer(
+            batch.batch_id, batch.epoch, batch.area, start_ns, model.preprocessed_ns, model.executed_ns,
+            time.monotonic_ns(), tuple(statuses),
+        )  # fmt: skip
+
+
+def _status(outcome: int | FrameFault) -> messages.FrameAnswer:
+    if isinstance(outcome, FrameFault):
+        return messages.FrameAnswer(messages.STATUS_ERROR, 0, outcome.text)
+    return messages.FrameAnswer(messages.STATUS_OK, outcome)

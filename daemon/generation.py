@@ -1,0 +1,225 @@
+"""One configuration in service: its plans, its engines, and the state machine that says which of them receives frames.
+
+Made by `daemon.py` at start and at each reload; two exist side by side while a reload is under way. Carries out what
+`failover.py` decides. Invariant: a fenced engine's frames are replayed before its successor gets new ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..ipc.clock import StampPolicy
+from ..ipc.engine_messages import Answer, Notice
+from ..ipc.message_text import Kind
+from ..kernels.model import Interface
+from ..kernels.spec import ModelSpec
+from .answers import Labels
+from .batcher import Rule
+from .config import Config
+from .engine_handle import Batch, EngineHandle, Launcher, PlanView, ResultLayout
+from .failover import Action, Check, Failover, Fence, Promote, Rules, Spawn
+from .intake import Intake
+from .pipeline import Serving
+from .poller import Watcher
+
+log = logging.getLogger("orind")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPlan:
+    """A verified plan in its sealed memfd, which the generation closes in the end."""
+
+    name: str
+    fd: int
+    path: str
+    sha256: str
+    bytes: int
+    spec: ModelSpec
+    interface: Interface
+
+
+class Owner(Protocol):
+    """Main, as a generation sees it."""
+
+    def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None: ...
+    def taken_over(self, generation: Generation, batches: list[Batch], reason: str, now_ns: int) -> None: ...
+
+
+class Generation:
+    """Plans and engines under one configuration. `active` is the engine that receives frames, or None."""
+
+    def __init__(
+        self,
+        number: int,
+        config: Config,
+        plans: list[ServedPlan],
+        launcher: Launcher,
+        watcher: Watcher,
+        owner: Owner,
+        stamps: StampPolicy,
+    ) -> None:
+        self.number = number
+        self.config = config
+        self.plans = plans
+        self.machine = Failover(rules_of(config))
+        self.handles: dict[int, EngineHandle] = {}
+        self.active: EngineHandle | None = None
+        self._launcher = launcher
+        self._watcher = watcher
+        self._owner = owner
+        self._stamps = stamps
+        self._now_ns = 0
+
+    def serving(self) -> Serving:
+        """What the pipeline needs to serve this generation."""
+        specs = {p.name: p.spec for p in self.plans}
+        tensors = {
+            p.name: (p.interface.input_dtype, (1, *p.interface.input_shape))
+            for p in self.plans
+            if p.spec.task == "tensor"
+        }
+        views = {
+            p.name: PlanView(
+                index, p.name, tuple(n for n in p.spec.batch if n <= self.config.batching.max_size),
+                Labels(p.spec.task, p.spec.labels, p.interface.tensor_shape), p.interface.row_width,
+            )
+            for index, p in enumerate(self.plans)
+        }  # fmt: skip
+        batching = self.config.batching
+        rule = Rule(batching.mode, batching.max_size, int(batching.window_ms * 1e6))
+        return Serving(
+            self.number, Intake(self.config, specs, tensors, self._stamps), rule, self.config.engine.queue_depth, views
+        )
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def start(self, now_ns: int) -> None:
+        self._apply(self.machine.start(), now_ns)
+
+    def tick(self, now_ns: int) -> None:
+        """Let time act. Call after every socket has been read."""
+        self._now_ns = now_ns
+        for handle in list(self.handles.values()):
+            if handle.broken:
+                self._on_readable(handle, now_ns)
+                self._apply(self.machine.lost(handle.epoch, handle.broken, now_ns), now_ns)
+            else:
+                self.machine.busy(handle.epoch, handle.running_since_ns)
+        self._apply(self.machine.tick(now_ns), now_ns)
+
+    def retire(self) -> None:
+        """Start nothing any more; the engines end when they have answered what they have."""
+        self.machine.end()
+
+    def idle(self) -> bool:
+        return not any(handle.in_flight for handle in self.handles.values())
+
+    def take_in_flight(self) -> list[Batch]:
+        """Take back everything, at the end of a drain that ran out of time."""
+        return [batch for handle in self.handles.values() for batch in handle.take_in_flight()]
+
+    def close(self) -> None:
+        """End all engines and let go of the plans."""
+        self.active = None
+        for handle in list(self.handles.values()):
+            self._forget(handle)
+        for plan in self.plans:
+            os.close(plan.fd)
+        self.plans = []
+
+    # -- what engines say ----------------------------------------------------------------------------------------
+
+    def _on_readable(self, handle: EngineHandle, now_ns: int) -> None:
+        for message in handle.receive():
+            if isinstance(message, Answer):
+                batch = handle.complete(message, now_ns)
+                self.machine.heard(handle.epoch, now_ns)
+                if batch is not None:
+                    self._owner.answered(handle, batch, message, now_ns)
+            elif isinstance(message, Notice):
+                self._apply(self._hear(handle, message, now_ns), now_ns)
+        if handle.ended:
+            self._apply(self.machine.lost(handle.epoch, handle.end_reason(), now_ns), now_ns)
+
+    def _hear(self, handle: EngineHandle, notice: Notice, now_ns: int) -> list[Action]:
+        if notice.kind is Kind.READY:
+            return self.machine.ready(handle.epoch, now_ns)
+        if notice.kind is Kind.GOLDEN:
+            return self.machine.golden(handle.epoch, notice.ok, notice.text, now_ns)
+        if notice.kind is Kind.FAULT:
+            return self.machine.lost(handle.epoch, f"it reports: {notice.text}", now_ns)
+        self.machine.heard(handle.epoch, now_ns)
+        return []
+
+    def _on_fault_pipe(self, handle: EngineHandle, now_ns: int) -> None:
+        """faulthandler wrote to the pipe: a fatal signal, known before end of file. What it answered is read first."""
+        text = handle.read_fault_pipe()
+        if not text:
+            self._watcher.forget(handle.fault_fd)
+            return
+        log.error("engine %d: %s", handle.epoch, text)
+        self._on_readable(handle, now_ns)
+        self._apply(self.machine.lost(handle.epoch, text.splitlines()[0], now_ns), now_ns)
+
+    # -- carrying out --------------------------------------------------------------------------------------------
+
+    def _apply(self, actions: list[Action], now_ns: int) -> None:
+        for action in actions:
+            if isinstance(action, Spawn):
+                self._spawn(action.reason, now_ns)
+            elif isinstance(action, Fence):
+                self._fence(action, now_ns)
+            elif isinstance(action, Promote):
+                self.active = self.handles[action.epoch]
+                log.info("generation %d: engine %d is active (%s)", self.number, action.epoch, action.reason)
+                self._owner.taken_over(self, [], action.reason, now_ns)
+            elif isinstance(action, Check):
+                self.handles[action.epoch].check(now_ns)
+
+    def _spawn(self, reason: str, now_ns: int) -> None:
+        layout = ResultLayout(
+            frames=max(max(p.spec.batch) for p in self.plans),
+            rows_max=max(p.interface.rows_max * p.interface.row_width for p in self.plans),
+            row_width=1,
+        )
+        handle = self._launcher.launch(self.config, [p.fd for p in self.plans], layout, self._spawn_failed)
+        log.info("generation %d: engine %d starts (%s)", self.number, handle.epoch, reason)
+        self.handles[handle.epoch] = handle
+        self.machine.spawned(handle.epoch, now_ns)
+        self._watcher.watch(handle.fd, lambda now_ns: self._on_readable(handle, now_ns))
+        self._watcher.watch(handle.fault_fd, lambda now_ns: self._on_fault_pipe(handle, now_ns))
+
+    def _spawn_failed(self, epoch: int, text: str) -> None:
+        self._apply(self.machine.lost(epoch, text, self._now_ns), self._now_ns)
+
+    def _fence(self, action: Fence, now_ns: int) -> None:
+        handle = self.handles[action.epoch]
+        log.warning("generation %d: engine %d is fenced: %s", self.number, action.epoch, action.reason)
+        batches = handle.take_in_flight()
+        if handle is self.active:
+            self.active = None
+        self._forget(handle)
+        self._owner.taken_over(self, batches, action.reason, now_ns)
+
+    def _forget(self, handle: EngineHandle) -> None:
+        del self.handles[handle.epoch]
+        self._watcher.forget(handle.fd)
+        self._watcher.forget(handle.fault_fd)
+        handle.fence()
+
+
+def rules_of(config: Config) -> Rules:
+    """The failover's times, from the configuration."""
+    engine = config.engine
+    return Rules(
+        heartbeat_missed_ns=int(engine.heartbeat_missed_ms * 1e6),
+        ready_timeout_ns=int(engine.ready_timeout_s * 1e9),
+        golden_interval_ns=int(engine.golden_interval_s * 1e9),
+        golden_timeout_ns=int(engine.golden_timeout_ms * 1e6),
+        batch_watchdog_ns=int(engine.batch_watchdog_ms * 1e6),
+        restart_budget=engine.restart_budget,
+        restart_window_ns=int(engine.restart_window_s * 1e9),
+    )

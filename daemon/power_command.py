@@ -1,0 +1,27 @@
+"""`orind power restore`: put the board's clocks back as they were before the daemon (ExecStopPost=, also after a crash)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..power.actuators import restore_saved
+from ..power.errors import PowerError
+from .control_options import add_run_dir
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "example: orind power restore"
+    parser.add_argument("action", choices=("restore",), help="restore: put the clocks back as they were before orind")
+    add_run_dir(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    try:
+        done = restore_saved(Path(options.run_dir) / "power-state.json")
+    except (PowerError, OSError) as error:
+        print(f"orind power: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(done) if done else "nothing to restore")
+    return 0

@@ -1,0 +1,120 @@
+"""Main's side of the steward: limits that hold now, the last report for the status, and a steward that is alive.
+
+Owned by `daemon.py`. Invariant: without fresh limits the policy's lowest pacing holds; silence never means "no limit".
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from ..ipc.channel import Channel, make_pair
+from ..ipc.errors import ChannelError
+from ..ipc.stats_page import StatsWriter
+from ..power.errors import PowerError
+from ..power.limits import Limits, in_force
+from ..power.policy import Policy
+from .nursery_client import Child, NurseryClient
+from .poller import Watcher
+
+log = logging.getLogger("orind")
+RESPAWN_NS = 1_000_000_000
+UNGOVERNED = {"board_w": None, "budget_w": None, "tj_c": None, "gpu_hz": None, "gpu_cap_hz": None}
+
+
+class PowerLink:
+    """The steward of the configuration's power section; does nothing where there is none."""
+
+    def __init__(self, nursery: NurseryClient, watcher: Watcher, stats: StatsWriter, run_dir: Path) -> None:
+        self._nursery = nursery
+        self._watcher = watcher
+        self._stats = stats
+        self._run_dir = run_dir
+        self._section: dict[str, Any] | None = None
+        self._lowest: Limits | None = None
+        self._channel: Channel | None = None
+        self._child: Child | None = None
+        self._latest: Limits | None = None
+        self._respawn_at_ns = 0
+        self.report: dict[str, Any] = dict(UNGOVERNED)
+
+    def configure(self, section: dict[str, Any] | None, root: str) -> None:
+        """Take a (new) power section: board, mode and policy as the checker gave them. The old steward restores and ends."""
+        wanted = (
+            None if section is None else {**section, "root": root, "state": str(self._run_dir / "power-state.json")}
+        )
+        if wanted == self._section:
+            return
+        self._section = wanted
+        self._latest = None
+        self._lowest = None
+        self.report = dict(UNGOVERNED)
+        if wanted is not None:
+            policy = Policy.from_dict(wanted["policy"])
+            self._lowest = policy.lowest("no word from the steward")
+            self.report["budget_w"] = policy.budget_mw / 1000
+        self._hang_up()
+
+    def limits(self, now_ns: int) -> Limits | None:
+        """What holds now; None where power is not governed."""
+        return None if self._lowest is None else in_force(self._latest, now_ns, self._lowest)
+
+    def tick(self, now_ns: int) -> None:
+        """Start a steward where one is due: only after the one before has ended, so that it cannot undo the new caps."""
+        gone = self._child is None or self._child.status is not None
+        if self._section is not None and self._channel is None and gone and now_ns >= self._respawn_at_ns:
+            self._respawn_at_ns = now_ns + RESPAWN_NS
+            self._spawn(self._section)
+
+    def alive(self) -> bool:
+        return self._section is None or self._channel is not None
+
+    def close(self) -> None:
+        """End of file makes the steward put the clocks back."""
+        self._section = None
+        self._hang_up()
+
+    def _spawn(self, section: dict[str, Any]) -> None:
+        channel, theirs = make_pair()
+        stats_fd = self._stats.readonly_fd()
+        try:
+            self._child = self._nursery.spawn("steward", [theirs.fileno(), stats_fd], [json.dumps(section)])
+        finally:
+            theirs.close()
+            os.close(stats_fd)
+        self._channel = channel
+        self._watcher.watch(channel.fileno(), self._on_readable)
+
+    def _on_readable(self, now_ns: int) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        try:
+            received = channel.recv_all()
+            for data in received.messages:
+                self._take(json.loads(data))
+        except (ChannelError, PowerError, ValueError, KeyError) as error:
+            log.error("steward: %s", error)
+            self._hang_up()
+            return
+        if received.ended:
+            log.warning("the steward has ended: the lowest pacing holds until a new one speaks")
+            self._hang_up()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "error" in message:
+            log.error("steward: %s", message["error"])
+            self.report = {**self.report, "reason": message["error"]}
+        elif "limits" in message:
+            self._latest = Limits.from_json(message["limits"])
+        else:
+            self.report = message["report"]
+
+    def _hang_up(self) -> None:
+        if self._channel is not None:
+            self._watcher.forget(self._channel.fileno())
+            self._channel.close()
+            self._channel = None

@@ -1,0 +1,80 @@
+"""`orind serve CONFIG`: lock, check, wire, run. Read it once and you know how the daemon starts and ends."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import logging
+import sys
+import time
+from pathlib import Path
+
+from ..ipc.errors import EndpointError, IpcError
+from ..ipc.lock import InstanceLock
+from .config import Config
+from .daemon import Daemon
+from .notify import NotifyError, ServiceManager, connect
+from .nursery_client import NurseryClient, NurseryDied
+from .poller import Poller
+from .realtime import RealtimeError
+from .reloading import ConfigCheck, take_plans
+from .signals import SignalInbox
+
+CHECK_TURN_NS = 100_000_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "example: orind serve /etc/orind/orind.yaml"
+    parser.add_argument("config", metavar="CONFIG", type=Path, help="configuration file (YAML)")
+
+
+def run(options: argparse.Namespace) -> int:
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
+    signals = SignalInbox.install_early()
+    try:
+        manager = ServiceManager(connect())
+        nursery = NurseryClient()
+    except (NotifyError, OSError) as error:
+        return _refuse(str(error), 69)
+    poller = Poller()
+    try:
+        check = _check(options.config, nursery, poller)
+        answer = check.answer
+        assert answer is not None
+        if answer["problems"]:
+            print("\n".join(answer["problems"]), file=sys.stderr)
+            return 78
+        config = Config.model_validate(answer["config"])
+        Path(config.run_dir).mkdir(parents=True, exist_ok=True)
+        with InstanceLock(Path(config.run_dir) / "lock"):
+            path = str(options.config.resolve())
+            daemon = Daemon(path, config, take_plans(check), answer["power"], signals, nursery, poller, manager)
+            try:
+                return daemon.run()
+            finally:
+                daemon.close()
+    except EndpointError as error:
+        return _refuse(str(error), 75)
+    except (IpcError, RealtimeError, NurseryDied) as error:
+        return _refuse(str(error), 1)
+    except OSError as error:
+        return _refuse(error.strerror or str(error), 75 if error.errno == errno.EADDRINUSE else 1)
+    finally:
+        nursery.close()
+        signals.close()
+
+
+def _check(path: Path, nursery: NurseryClient, poller: Poller) -> ConfigCheck:
+    """Run the checker and wait for it; nothing else is going on yet."""
+    poller.watch(nursery.channel.fileno(), lambda _: nursery.on_readable())
+    check = ConfigCheck(nursery, poller, str(path), time.monotonic_ns())
+    while check.answer is None:
+        for call in poller.wait(CHECK_TURN_NS):
+            call(time.monotonic_ns())
+        check.tick(time.monotonic_ns())
+    return check
+
+
+def _refuse(text: str, code: int) -> int:
+    print(f"orind serve: {text}", file=sys.stderr)
+    return code

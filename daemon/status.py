@@ -1,0 +1,83 @@
+"""What the daemon says about itself: one table for `orind status --json`, the stats page, health and metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..ipc.histogram import Histogram
+
+if TYPE_CHECKING:
+    from .daemon import Daemon
+
+
+def build(daemon: Daemon, now_ns: int) -> dict[str, Any]:
+    """The table without `latency_ms`, which `with_latency` derives from the histograms (readers do that, not main)."""
+    generation, ledger, reloading = daemon.generation, daemon.ledger, daemon.reloading
+    queued = len(daemon.pipeline.queues)
+    ok, reasons = health(daemon, queued, now_ns)
+    return {
+        "generation": generation.number,
+        "state": daemon.state(now_ns),
+        "health": {"ok": ok, "reasons": reasons},
+        "pid": daemon.pid,
+        "stats_page": f"/proc/{daemon.pid}/fd/{daemon.stats.fd}",
+        "engines": [
+            {
+                "pid": handle.pid,
+                "role": "active" if handle is generation.active else "standby",
+                "state": generation.machine.engines[epoch].standing.value,
+                "device": handle.device,
+                "epoch": epoch,
+            }
+            for epoch, handle in generation.handles.items()
+        ],
+        "models": {p.name: {"plan": p.path, "sha256": p.sha256, "bytes": p.bytes} for p in generation.plans},
+        "frames": ledger.frames(),
+        "reasons": dict(ledger.reasons),
+        "clock_replaced": daemon.stamps.replaced,
+        "unroutable": ledger.unroutable,
+        "queue": {"length": queued},
+        "slots": {"count": daemon.ring.count, "free": daemon.ring.free},
+        "histograms": {stage: h.to_json() for stage, h in ledger.stages.items() if h.count},
+        "failovers": daemon.failovers,
+        "failover": daemon.last_failover,
+        "reload": {"requested": reloading.requested, "done": reloading.done, "result": reloading.result},
+        "power": daemon.power.report,
+        "http": daemon.http_address,
+        "memory_max_percent": generation.config.health.memory_max_percent,
+    }
+
+
+def health(daemon: Daemon, queued: int, now_ns: int) -> tuple[bool, list[str]]:
+    """Whether a load balancer may send work here, and why not, or why not as well as it should be."""
+    generation, machine = daemon.generation, daemon.generation.machine
+    limit = generation.config.health.queue_max
+    fatal = []
+    if daemon.draining:
+        fatal.append("draining")
+    if generation.active is None:
+        fatal.append(f"failed: {machine.failed}" if machine.failed else "no engine has given a right golden answer yet")
+    if queued > limit:
+        fatal.append(f"{queued} frames wait, the limit is {limit}")
+    if fatal:
+        return False, fatal
+    poor = []
+    if machine.failed:
+        poor.append(f"no standby any more: {machine.failed}")
+    elif not machine.standby_ready(now_ns):
+        poor.append("no ready standby")
+    if not daemon.power.alive():
+        poor.append("the power governor does not run: the lowest pacing holds")
+    if daemon.power.report.get("faults"):
+        poor += [f"power: {fault}" for fault in daemon.power.report["faults"]]
+    return True, poor
+
+
+def with_latency(status: dict[str, Any]) -> dict[str, Any]:
+    """The table with `latency_ms` {stage: {p50, p95, p99}} added."""
+    stages = {stage: Histogram.from_json(raw) for stage, raw in status["histograms"].items()}
+    latency = {
+        stage: {f"p{p}": round((h.quantile(p / 100) or 0.0) / 1e6, 3) for p in (50, 95, 99)}
+        for stage, h in stages.items()
+    }
+    return {**status, "latency_ms": latency}

@@ -1,0 +1,170 @@
+"""A plan ready to answer: pictures in, rows out, through preprocessing, executor and decoder, for every batch size.
+
+Opened by the engine process for each plan of its generation. Imports no zmq, yaml, pydantic or onnx. Invariant: a frame
+that cannot be served is that frame's FrameFault; the other frames of its batch are answered.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cpu.executor import CpuExecutor
+from .ir.program import Program, Tensor, programs_from_text
+from .picture import Picture, PictureError
+from .plan.file import PlanFile
+from .pre.decoder import Decoder, NonFinite, make_decoder
+from .pre.geometry import Mapping
+from .pre.preprocess import Preprocessor, input_table
+from .spec import ModelSpec
+
+DEVICES = {"cpu": CpuExecutor}
+
+
+@dataclass(frozen=True, slots=True)
+class FrameFault:
+    """Why one frame of a batch has no answer, in words for its outcome `error`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What a plan takes and gives, for those who serve it without opening it on a device.
+
+    input_dtype, input_shape: one frame's input tensor as the ONNX file orders it, without the batch axis.
+    rows_max, row_width: float32 rows a frame may have. tensor_shape: of one frame's output (task `tensor`), else ().
+    """
+
+    input_dtype: str
+    input_shape: tuple[int, ...]
+    rows_max: int
+    row_width: int
+    tensor_shape: tuple[int, ...]
+
+
+def interface_of(plan: PlanFile, spec: ModelSpec) -> Interface:
+    """Read a plan's interface from its metadata."""
+    program = next(iter(programs_from_text(plan.metadata["program"]).values()))
+    entry = program.tensors[program.inputs[0]]
+    shapes = _output_shapes(program)
+    if spec.task == "tensor":
+        floats = sum(math.prod(shape) for shape in shapes)
+        tensor_shape = shapes[0] if len(shapes) == 1 else (floats,)
+        return Interface(entry.dtype, _logical_input(program), floats, 1, tensor_shape)
+    decoder = make_decoder(spec, shapes, _logical_input(program))
+    return Interface(entry.dtype, _logical_input(program), decoder.rows_max, decoder.row_width, ())
+
+
+class Model:
+    """One plan on one device."""
+
+    def __init__(self, plan: PlanFile, device: str) -> None:
+        """Raises PlanError, SpecError, ProgramError, or KeyError for a device that this build does not have."""
+        self._plan = plan
+        self.spec = ModelSpec.from_json(plan.metadata["spec"])
+        self._programs = programs_from_text(plan.metadata["program"])
+        self._executors = {n: DEVICES[device](plan, n) for n in sorted(self._programs)}
+        program = next(iter(self._programs.values()))
+        self.interface = interface_of(plan, self.spec)
+        self._pre: Preprocessor | None = None
+        self._decoder: Decoder | None = None
+        if self.spec.input is not None:
+            entry = program.tensors[program.inputs[0]]
+            table = input_table(self.spec.input, entry.dtype, entry.scale)
+            self._pre = Preprocessor(self.spec.input, entry.shape, table)
+            self._decoder = make_decoder(self.spec, _output_shapes(program), _logical_input(program))
+        self.preprocessed_ns = 0
+        self.executed_ns = 0
+
+    @classmethod
+    def open_fd(cls, fd: int, device: str) -> Model:
+        return cls(PlanFile.open_fd(fd), device)
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        return tuple(self._executors)
+
+    def run(self, pictures: Sequence[Picture], targets: Sequence[NDArray[np.float32]]) -> list[int | FrameFault]:
+        """Answer a batch: rows written to each frame's target, float32 (rows_max, row_width); their count returned.
+
+        The smallest batch size of the plan that holds the frames runs; rows of frames that are not there are not read.
+        """
+        executor = self._executors[min(n for n in self._executors if n >= len(pictures))]
+        mappings = [self._prepare(picture, executor.input[i]) for i, picture in enumerate(pictures)]
+        self.preprocessed_ns = time.monotonic_ns()
+        outputs = executor.run()
+        self.executed_ns = time.monotonic_ns()
+        return [
+            mapping
+            if isinstance(mapping, FrameFault)
+            else self._finish([o[i] for o in outputs], mapping, picture, target)
+            for i, (mapping, picture, target) in enumerate(zip(mappings, pictures, targets, strict=True))
+        ]
+
+    def golden(self) -> None:
+        """Run the plan's golden input at every batch size. Raises GoldenMismatch naming the step."""
+        for executor in self._executors.values():
+            executor.golden()
+
+    def close(self) -> None:
+        for executor in self._executors.values():
+            executor.close()
+        self._plan.close()
+
+    def _prepare(self, picture: Picture, into: NDArray[np.generic]) -> Mapping | FrameFault | None:
+        try:
+            if self._pre is not None:
+                return self._pre.run(picture, into)
+            _copy_tensor(picture, into)
+        except PictureError as error:
+            return FrameFault(str(error))
+        return None
+
+    def _finish(
+        self, outputs: list[NDArray[np.float32]], mapping: Mapping | None, picture: Picture, target: NDArray[np.float32]
+    ) -> int | FrameFault:
+        if self._decoder is None or mapping is None:
+            return _flatten(outputs, target)
+        try:
+            return self._decoder.decode(outputs, mapping, picture.width, picture.height, target)
+        except NonFinite as error:
+            return FrameFault(str(error))
+
+
+def _copy_tensor(picture: Picture, into: NDArray[np.generic]) -> None:
+    """The payload is the input tensor itself, in the executor's own channel order; pads stay 0."""
+    values = np.frombuffer(picture.data, dtype=picture.dtype).reshape(picture.shape)
+    if values.dtype != into.dtype:
+        raise PictureError(f"tensor of {values.dtype} given, the plan takes {into.dtype}")
+    into[..., : values.shape[-1]] = values
+
+
+def _flatten(outputs: list[NDArray[np.float32]], target: NDArray[np.float32]) -> int | FrameFault:
+    at = 0
+    for output in outputs:
+        if not np.isfinite(output).all():
+            return FrameFault("an output is not finite: the model overflowed on this input")
+        target[at : at + output.size, 0] = output.reshape(-1)
+        at += output.size
+    return at
+
+
+def _output_shapes(program: Program) -> list[tuple[int, ...]]:
+    """Shapes of one frame's outputs, in the order of the ONNX file's, without the batch axis."""
+    return [_one_frame(program.tensors[name]) for name in program.outputs]
+
+
+def _logical_input(program: Program) -> tuple[int, ...]:
+    """(H, W, C) of a picture's input; a flat input's shape as the ONNX file has it, without the batch axis."""
+    return _one_frame(program.tensors[program.inputs[0]])
+
+
+def _one_frame(tensor: Tensor) -> tuple[int, ...]:
+    """A flat tensor's shape still has ONNX's batch axis of 1."""
+    return tensor.shape[1:] if tensor.layout == "flat" and tensor.shape[:1] == (1,) else tensor.shape
