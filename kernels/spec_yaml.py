@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from .spec import DecoderSpec, InputSpec, ModelSpec, SpecError
+from .yaml_lines import LinedYaml, YamlProblem
 
 MAX_FILE_BYTES = 4 << 20  # 65,536 labels of 60 bytes
 MAX_MISTAKES = 50
@@ -25,45 +26,43 @@ _FRACTION = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,9})? */ *[0-9]{1,9}(\.[0-9]{1,9}
 
 def read_spec(path: Path) -> ModelSpec:
     """The spec in the YAML file `path`. Raises SpecError with one line a mistake: `file:line: key: what is wrong`."""
+    document = _read_document(path)
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise SpecError(f"{path}: larger than {MAX_FILE_BYTES} bytes, a spec is not that long")
-    return parse_spec(data, str(path))
-
-
-def parse_spec(data: bytes, where: str) -> ModelSpec:
-    """As `read_spec`, from bytes; `where` is the name used in messages."""
-    try:
-        root = yaml.compose(data, Loader=yaml.SafeLoader)
-        twice = _keys_given_twice(root)
-        raw = yaml.load(data, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise SpecError(f"{where}:{line}: not YAML: {error.problem or error.context}") from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise SpecError(f"{where}: not YAML: {str(error).splitlines()[0]}") from error
-    if twice:
-        raise SpecError("\n".join(f"{where}:{line}: {key}: given twice" for key, line in twice))
-    if not isinstance(raw, dict):
-        raise SpecError(f"{where}:1: must be a mapping with the keys {', '.join(_Model.model_fields)}")
-    try:
-        read = _Model.model_validate(raw)
+        return ModelSpec(**_Model.model_validate(document.value).parts())
     except ValidationError as error:
         items = error.errors(include_url=False)
-        lines = [_line(where, root, item["loc"], _text(item)) for item in items[:MAX_MISTAKES]]
+        lines = [_line(document, item["loc"], _text(item)) for item in items[:MAX_MISTAKES]]
         if len(items) > MAX_MISTAKES:
-            lines.append(f"{where}: and {len(items) - MAX_MISTAKES} more")
+            lines.append(f"{path}: and {len(items) - MAX_MISTAKES} more")
         raise SpecError("\n".join(lines)) from error
-    try:
-        return ModelSpec(**read.parts())
     except SpecError as error:  # ModelSpec knows what does not fit together; only here are the lines known
-        raise SpecError(
-            "\n".join(_line(where, root, tuple(key.split(".")), text) for key, text in error.found), error.found
-        ) from error
+        lines = [_line(document, tuple(key.split(".")), text) for key, text in error.found]
+        raise SpecError("\n".join(lines), error.found) from error
+
+
+def _read_document(path: Path) -> LinedYaml:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise SpecError(f"{path}: larger than {MAX_FILE_BYTES} bytes, a spec is not that long")
+        after_key = False
+        for token in yaml.scan(path.read_bytes(), Loader=yaml.SafeLoader):
+            line = token.start_mark.line + 1
+            # aliases can be nested so that a few lines stand for more than any memory
+            if isinstance(token, yaml.AliasToken):
+                raise SpecError(f"{path}:{line}: aliases have no place in a spec")
+            if after_key and not isinstance(token, yaml.ScalarToken):
+                raise SpecError(f"{path}:{line}: a key must be a word")
+            after_key = isinstance(token, yaml.KeyToken)
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError):
+        pass  # LinedYaml says it with the line
+    try:
+        return LinedYaml.read(path)
+    except YamlProblem as error:
+        raise SpecError(str(error)) from error
+    except RecursionError as error:
+        raise SpecError(f"{path}: not valid YAML: nested too deep") from error
 
 
 def _number(value: object) -> object:
@@ -150,34 +149,7 @@ def _text(item: Any) -> str:
     return f"must be {wanted}, not {given}" if wanted else str(item["msg"])
 
 
-def _line(where: str, root: yaml.Node | None, loc: tuple[int | str, ...], text: str) -> str:
-    """`file:line: key: text`, the line being that of the deepest part of `loc` that stands in the file."""
-    node, line, path = root, 1, ""
-    for part in loc:
-        path += f"[{part}]" if isinstance(part, int) else f"{'.' if path else ''}{part}"
-        child: yaml.Node | None = None
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                if key.value == part:
-                    child, line = value, key.start_mark.line + 1
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            child = node.value[part]
-            line = child.start_mark.line + 1
-        if child is not None:
-            node = child
-    return f"{where}:{line}: {path}: {text}"
-
-
-def _keys_given_twice(root: yaml.Node | None) -> list[tuple[str, int]]:
-    """YAML lets the last of two equal keys win silently; a spec does not."""
-    found: list[tuple[str, int]] = []
-    if isinstance(root, yaml.MappingNode):
-        # two levels are all that a spec has; aliases below could be nested without end
-        for level in (root, *(value for _, value in root.value if isinstance(value, yaml.MappingNode))):
-            seen: set[str] = set()
-            for key, _ in level.value:
-                name = str(key.value)
-                if name in seen:
-                    found.append((name, key.start_mark.line + 1))
-                seen.add(name)
-    return found
+def _line(document: LinedYaml, loc: tuple[int | str, ...], text: str) -> str:
+    """`file:line: key: text`."""
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
+    return f"{document.path}:{document.line_of(loc)}: {key}: {text}"
