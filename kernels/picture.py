@@ -18,8 +18,8 @@ MAX_DIMENSIONS = 6
 MAX_TENSOR_BYTES = 1 << 30
 
 PACKED = {"bgr8": 3, "rgb8": 3, "mono8": 1}
-# horizontal and vertical subsampling of the chroma planes, as JPEG names them
-SUBSAMPLING = {"yuv420": (2, 2), "yuv422": (2, 1), "yuv444": (1, 1)}
+# horizontal and vertical subsampling of the chroma planes
+SUBSAMPLING = {"yuv420": (2, 2), "yuv422": (2, 1), "yuv444": (1, 1), "i420": (2, 2)}
 ENCODINGS = (*PACKED, "nv12", *SUBSAMPLING, "gray", "tensor")
 TENSOR_DTYPES = ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 
@@ -34,7 +34,8 @@ class Picture:
 
     encoding: bgr8, rgb8, mono8: rows of `stride` bytes. nv12: rows of `stride` bytes, `height` of luma, then
     ceil(height / 2) of interleaved U V. yuv420, yuv422, yuv444, gray: tight full-range BT.601 planes as JPEG holds
-    them, Y, then U, then V. tensor: `shape` and `dtype` say it all.
+    them, Y, then U, then V. i420: planes as yuv420, but from a camera, coded as the model's spec says.
+    tensor: `shape` and `dtype` say it all.
     stride: bytes from row to row of the first plane; 0 means tight.
     data: uint8, flat, read-only is fine.
     """

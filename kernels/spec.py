@@ -42,8 +42,8 @@ class SpecError(ValueError):
 class InputSpec:
     """How a picture becomes the input tensor: `value = (pixel - mean[c]) * scale[c]`, pixel in 0..255.
 
-    `matrix` and `range` say how NV12 is coded (JPEG planes are full-range BT.601 by definition). `mean` and `scale`
-    have one number for all channels, or one a channel in the order of `colour`.
+    `matrix` and `range` say how NV12 and I420 are coded (JPEG planes are full-range BT.601 by definition). `mean` and
+    `scale` have one number for all channels, or one a channel in the order of `colour`.
     """
 
     colour: str = "rgb"

@@ -46,6 +46,8 @@ def make_sampler(
         return PackedSampler(height, stride, count, order, rows, columns, colour, matrix)
     if encoding == "nv12":
         return YuvSampler(Nv12Layout(width, height, stride), rows, columns, colour, matrix, range_)
+    if encoding == "i420":
+        return YuvSampler(PlanarLayout(encoding, width, height), rows, columns, colour, matrix, range_)
     # the planes of a JPEG are full-range BT.601 by definition (JFIF), whatever the cameras' matrix is
     return YuvSampler(PlanarLayout(encoding, width, height), rows, columns, colour, "bt601", "full")
 
@@ -90,7 +92,7 @@ class PackedSampler:
 
 
 class PlanarLayout:
-    """Tight planes Y, U, V as a JPEG holds them."""
+    """Tight planes Y, U, V."""
 
     def __init__(self, encoding: str, width: int, height: int) -> None:
         self.across, self.down = SUBSAMPLING[encoding]
@@ -132,7 +134,7 @@ class Nv12Layout:
 
 
 class YuvSampler:
-    """nv12, yuv420, yuv422, yuv444: luma and subsampled chroma.
+    """nv12, i420, yuv420, yuv422, yuv444: luma and subsampled chroma.
 
     The chroma terms are computed once a chroma row, then repeated for each luma row. With full range the luma's factor
     is 2^14 exactly, so the terms can be rounded and shifted before the luma is added: int16 is then enough.

@@ -28,8 +28,3 @@ class Scratch:
         if buffer is None or buffer.nbytes < need:
             buffer = self._buffers[name] = np.empty(need, np.uint8)
         return buffer[:need].view(dtype).reshape(shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held now."""
-        return sum(buffer.nbytes for buffer in self._buffers.values())

@@ -10,7 +10,8 @@ from orind.kernels.picture import MAX_SIDE, Picture, PictureError, frame_bytes
     (("bgr8", 5, 3, 0), 45), (("rgb8", 5, 3, 16), 48), (("mono8", 5, 3, 8), 24), (("mono8", 1, 1, 1), 1),
     (("nv12", 4, 4, 4), 24), (("nv12", 5, 3, 0), 30), (("nv12", 5, 3, 8), 40), (("nv12", 1, 1, 0), 4),
     (("yuv420", 5, 3, 0), 15 + 2 * 6), (("yuv422", 5, 3, 5), 15 + 2 * 9), (("yuv444", 5, 3, 0), 45),
-    (("gray", 5, 3, 5), 15), (("tensor", 0, 0, 0, "float32", (1, 3, 2)), 24), (("tensor", 0, 0, 0, "uint8", (7,)), 7),
+    (("gray", 5, 3, 5), 15), (("i420", 5, 3, 5), 27),
+    (("tensor", 0, 0, 0, "float32", (1, 3, 2)), 24), (("tensor", 0, 0, 0, "uint8", (7,)), 7),
 ])
 def test_length(args, length):
     assert frame_bytes(*args) == length

@@ -16,7 +16,7 @@ from orind.kernels.pre.geometry import Mapping, place, resample
 from orind.kernels.pre.preprocess import PreprocessError, Preprocessor, input_table
 from orind.kernels.spec import InputSpec
 
-ENCODINGS = ("bgr8", "rgb8", "mono8", "nv12", "yuv420", "yuv422", "yuv444", "gray")
+ENCODINGS = ("bgr8", "rgb8", "mono8", "nv12", "yuv420", "yuv422", "yuv444", "gray", "i420")
 KR_KB = {"bt601": (Fraction("0.299"), Fraction("0.114")), "bt709": (Fraction("0.2126"), Fraction("0.0722"))}
 
 
@@ -69,10 +69,11 @@ def judge_pixel(picture, x, y, spec):
             at = h * stride + y // 2 * stride + x // 2 * 2
             u, v, matrix, range_ = int(data[at]), int(data[at + 1]), spec.matrix, spec.range
         else:
-            across, down = {"yuv420": (2, 2), "yuv422": (2, 1), "yuv444": (1, 1)}[encoding]
+            across, down = {"yuv420": (2, 2), "yuv422": (2, 1), "yuv444": (1, 1), "i420": (2, 2)}[encoding]
             cw, ch = -(-w // across), -(-h // down)
             at = w * h + y // down * cw + x // across
-            u, v, matrix, range_ = int(data[at]), int(data[at + cw * ch]), "bt601", "full"
+            u, v = int(data[at]), int(data[at + cw * ch])
+            matrix, range_ = (spec.matrix, spec.range) if encoding == "i420" else ("bt601", "full")
         red, green, blue = judge_yuv(luma, u, v, matrix, range_)
         if spec.colour == "mono":
             return (judge_yuv(luma, 128, 128, matrix, range_)[1],)
@@ -106,7 +107,7 @@ def judge(picture, spec, width, height, table):
 
 
 def a_picture(encoding, width, height, random_, extreme=False):
-    tight = encoding.startswith("yuv") or encoding == "gray"
+    tight = encoding not in ("bgr8", "rgb8", "mono8", "nv12")
     stride = 0 if tight else row_bytes(encoding, width) + random_.choice((0, 5))
     values = (0, 255) if extreme else range(256)
     data = [random_.choice(values) for _ in range(frame_bytes(encoding, width, height, stride))]
