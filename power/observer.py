@@ -2,11 +2,14 @@
 
 Called by governor.py. The feedback is never the reading, only reading minus model, where the model has gone through the
 sensor's own averaging window with the clocks really applied and the busy time really spent: so a burst is no error,
-and nothing has to wait for the sensor. Measured structure: DESIGN section 8. Invariant: bias and gain stay in bounds.
+and nothing has to wait for the sensor. An INA3221 averages into a register that it renews once per window, so a reading
+may also be up to one window old, and nothing says how old: a comparison counts the less, the more the model's windowed
+power has moved in that time. Invariant: bias and gain stay in bounds.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from .model import PowerModel
@@ -19,6 +22,9 @@ _GAIN_RATE_PER_S = 0.3
 _GAIN_LOW, _GAIN_HIGH = 0.5, 2.0
 # "excited": the model's dynamic power is more than this share of full load; below, the gain is not observable
 _EXCITED_SHARE = 0.10
+# a comparison counts half when the model moved by this share of full load within the possible age of the reading:
+# 1 W on AGX Orin, more than two steps taken in turn make, far less than a burst
+_MOVED_SHARE = 0.025
 
 
 class Observer:
@@ -27,6 +33,10 @@ class Observer:
     def __init__(self, model: PowerModel, window_ns: int) -> None:
         self._model = model
         self._window = SlidingMean(window_ns)
+        self._window_ns = window_ns
+        self._full_mw = model.gpu_full_mw + model.cpu_full_mw + model.memory_full_mw
+        # windowed dynamic power at the last ticks, reaching back over one window: what a reading may stand for
+        self._candidates: deque[tuple[int, float]] = deque()
         self._bias_bound_mw = model.idle_mw
         self.bias_mw = 0.0
         self.gain = 1.0
@@ -35,8 +45,14 @@ class Observer:
         """What ran in the interval that ended now. An unknown busy share empties the window: nothing is learned."""
         if busy is None:
             self._window.clear()
-        else:
-            self._window.add(lasted_ns, self._model.dynamic_mw(gpu_hz, busy, tj_c))
+            self._candidates.clear()
+            return
+        self._window.add(lasted_ns, self._model.dynamic_mw(gpu_hz, busy, tj_c))
+        mean = self._window.mean()
+        if mean is not None and self._window.full:
+            self._candidates.append((lasted_ns, mean))
+            while sum(lasted for lasted, _ in self._candidates) - self._candidates[0][0] > self._window_ns:
+                self._candidates.popleft()
 
     def expected_mw(self) -> float | None:
         """What the sensor should read now; None until the window is covered."""
@@ -47,15 +63,16 @@ class Observer:
 
     def learn(self, reading_mw: int, lasted_ns: int) -> None:
         """Compare a reading, taken now, with what was expected, and correct."""
-        expected, dynamic = self.expected_mw(), self._window.mean()
-        if expected is None or dynamic is None:
+        if not self._candidates:
             return
-        error = reading_mw - expected
+        means = [mean for _, mean in self._candidates]
+        dynamic = sum(means) / len(means)
+        moved = self.gain * (max(means) - min(means)) / (_MOVED_SHARE * self._full_mw)
+        error = (reading_mw - self._model.idle_mw - self.bias_mw - self.gain * dynamic) / (1.0 + moved * moved)
         dt_s = min(lasted_ns / 1e9, 0.3)
         bound = self._bias_bound_mw
         self.bias_mw = min(max(self.bias_mw + _BIAS_RATE_PER_S * dt_s * error, -bound), bound)
-        full = self._model.gpu_full_mw + self._model.cpu_full_mw + self._model.memory_full_mw
-        if dynamic > _EXCITED_SHARE * full:
+        if dynamic > _EXCITED_SHARE * self._full_mw:
             self.gain = min(max(self.gain + _GAIN_RATE_PER_S * dt_s * error / dynamic, _GAIN_LOW), _GAIN_HIGH)
 
     def full_load_mw(self, clocks_hz: Sequence[int], tj_c: float) -> list[float]:

@@ -18,8 +18,9 @@ _S = 1_000_000_000
 _BRIDGE_NS = 4 * _S // 10
 _JUMP_MC, _JUMP_NS = 20_000, _S
 _STUCK_NS, _STUCK_MOVED_MW = 30 * _S, 3_000
-# Power is refreshed every 430 ms; 3 s of the same sum to the milliwatt while the model moved by 6 W is a dead register.
-_FROZEN_NS, _FROZEN_MOVED_MW = 3 * _S, 6_000
+# Power is refreshed every 430 ms; 3 s of the same sum to the milliwatt, in the last 0.6 s of which the model was 6 W
+# away from where it began, is a dead register.
+_FROZEN_NS, _FROZEN_MOVED_MW, _FROZEN_MOVED_NS = 3 * _S, 6_000, 6 * _S // 10
 _RECOVER_NS = 5 * _S
 _LOADED = 0.05
 
@@ -43,8 +44,8 @@ class SensorTrust:
         self._power_good_ns: int | None = None
         self._power: int | None = None
         self._power_same_ns = 0
-        self._expected_low: float | None = None
-        self._expected_high: float | None = None
+        self._expected_then: float | None = None
+        self._moved_since_ns: int | None = None
         self._first_ns: int | None = None
         self._bad_ns: int | None = None
         self._bad_text = ""
@@ -103,13 +104,16 @@ class SensorTrust:
         if power is None:
             return "board power lost" if self._lost_for(self._power_good_ns, now_ns) else None
         self._power_good_ns = now_ns
-        if power != self._power or expected_mw is None or self._expected_low is None or self._expected_high is None:
+        if power != self._power or expected_mw is None or self._expected_then is None:
             self._power, self._power_same_ns = power, now_ns
-            self._expected_low = self._expected_high = expected_mw
+            self._expected_then, self._moved_since_ns = expected_mw, None
             return None
-        self._expected_low = min(self._expected_low, expected_mw)
-        self._expected_high = max(self._expected_high, expected_mw)
-        moved = self._expected_high - self._expected_low
-        if now_ns - self._power_same_ns >= _FROZEN_NS and moved > _FROZEN_MOVED_MW:
+        moved = abs(expected_mw - self._expected_then)
+        if moved <= _FROZEN_MOVED_MW:
+            self._moved_since_ns = None
+        elif self._moved_since_ns is None:
+            self._moved_since_ns = now_ns
+        if now_ns - self._power_same_ns >= _FROZEN_NS and self._moved_since_ns is not None \
+                and now_ns - self._moved_since_ns >= _FROZEN_MOVED_NS:
             return f"board power frozen at {power / 1000:.1f} W while the load moved by {moved / 1000:.1f} W"
         return None

@@ -70,6 +70,9 @@ class PlantConstants:
     })
     # INA3221 with 512 samples: about 430 ms mean; 2 mOhm shunt and 40 uV: 20 mA steps (facts 2.4)
     window_ms: int = 430
+    # the averaged registers are renewed once per window (datasheet: after the last of the averaged conversions), so a
+    # reading is up to one window old [I]; False: a sliding window, the kinder assumption
+    register_held: bool = True
     current_step_ma: int = 20
     gpu_rail_mv: int = 19_000  # 12 to 20 V supply; 19.5 V in traces
     system_rail_mv: int = 5_000
@@ -101,6 +104,8 @@ class PlantModel:
         self.board_w = self._total()
         for name, mean in self._rails.items():
             mean.add(window_ns, self.rails_w[name])
+        self._register_w = dict(self.rails_w)
+        self._register_age_s = self._random.uniform(0.0, self.constants.window_ms / 1000)
         # begin where idle has settled
         self.fan_pwm = 88.0
         self._fan_wait_s = 0.0
@@ -125,6 +130,7 @@ class PlantModel:
         self.board_w = self._total()
         for name, mean in self._rails.items():
             mean.add(round(dt_s * 1e9), self.rails_w[name])
+        self._step_registers(dt_s)
         self._step_fan(dt_s)
         self._sink_c = _relax(self._sink_c, self._sink_r() * self.board_w, dt_s, c.sink_tau)
         for name, zone in c.zones.items():
@@ -133,10 +139,10 @@ class PlantModel:
         return self.board_w
 
     def read_rail(self, name: str) -> tuple[int, int]:
-        """(mV, mA) as the INA3221 shows it: mean over the window, in whole current steps."""
+        """(mV, mA) as the INA3221 shows it: mean over a window, in whole current steps."""
         c = self.constants
         millivolts = c.gpu_rail_mv if name in ("gpu", "cpu") else c.system_rail_mv
-        milliamps = (self._rails[name].mean() or 0.0) * 1e6 / millivolts
+        milliamps = self._register_w[name] * 1e6 / millivolts
         return millivolts, round(milliamps / c.current_step_ma) * c.current_step_ma
 
     def read_temperature_mc(self, zone: str) -> int:
@@ -158,6 +164,14 @@ class PlantModel:
 
     def _total(self) -> float:
         return self.rails_w["gpu"] + self.rails_w["cpu"] + self.rails_w["system"]
+
+    def _step_registers(self, dt_s: float) -> None:
+        # renewed at the end of the step in which the window ends, so steps should be well below the window
+        self._register_age_s += dt_s
+        window_s = self.constants.window_ms / 1000
+        if self._register_age_s >= window_s or not self.constants.register_held:
+            self._register_age_s %= window_s
+            self._register_w = {name: mean.mean() or 0.0 for name, mean in self._rails.items()}
 
     def _step_fan(self, dt_s: float) -> None:
         self._fan_wait_s -= dt_s

@@ -105,7 +105,7 @@ def make_loop(agx: BoardFacts) -> Callable[..., Loop]:
 
 @pytest.fixture
 def bursts() -> Callable[[int, float, float], Callable[[float], float]]:
-    """(seed, longest on, longest off) -> load: idle to full within 100 ms, on for 0.3 to `on` s, off for 0.3 to `off`."""
+    """(seed, longest on, longest off) -> load: idle to full within 100 ms, on and off for 0.3 s to that long."""
 
     def make(seed: int, on_s: float, off_s: float) -> Callable[[float], float]:
         r = random.Random(seed)

@@ -32,9 +32,10 @@ def _idle(_: float) -> float:
     return 0.0
 
 
+@pytest.mark.parametrize("held", [True, False])
 @pytest.mark.parametrize(("on_s", "off_s"), [(30.0, 20.0), (4.0, 3.0)])
-def test_bursty_load_keeps_the_budget(make_loop: Make, bursts: Make, on_s: float, off_s: float) -> None:
-    loop = make_loop(seed=3)
+def test_bursty_load_keeps_the_budget(make_loop: Make, bursts: Make, on_s: float, off_s: float, held: bool) -> None:
+    loop = make_loop(PlantConstants(register_held=held), seed=3)
     loop.run(600, bursts(7, on_s, off_s))
     full = loop.trace.full_seconds()
     assert _share(full, lambda w: abs(w - 30) <= 1.5) >= 0.99
