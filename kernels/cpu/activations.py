@@ -5,6 +5,8 @@ NumPy's own exp and tanh: tolerance, not bits. The tail's functions, whose bits 
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from .binding import Call, Floats
@@ -16,23 +18,23 @@ def activate(op: str, alpha: float, beta: float, x: Floats, y: Floats, gate: Flo
     """Calls for y = op(x); y may be x, `gate` is scratch of the same shape."""
     a, b = np.float32(alpha), np.float32(beta)
     if op in ("Sigmoid", "SiLU"):
-        calls: list[Call] = [lambda: np.negative(x, out=gate),
-                             lambda: np.minimum(gate, np.float32(88), out=gate),
-                             lambda: np.exp(gate, out=gate),
-                             lambda: np.add(gate, ONE, out=gate)]
+        calls: list[Call] = [partial(np.negative, x, out=gate),
+                             partial(np.minimum, gate, np.float32(88), out=gate),
+                             partial(np.exp, gate, out=gate),
+                             partial(np.add, gate, ONE, out=gate)]
         top = x if op == "SiLU" else ONE
-        return [*calls, lambda: np.divide(top, gate, out=y)]
+        return [*calls, partial(np.divide, top, gate, out=y)]
     if op == "Relu":
-        return [lambda: np.maximum(x, np.float32(0), out=y)]
+        return [partial(np.maximum, x, np.float32(0), out=y)]
     if op == "Tanh":
-        return [lambda: np.tanh(x, out=y)]
+        return [partial(np.tanh, x, out=y)]
     if op == "LeakyRelu":
-        return [lambda: np.minimum(x, np.float32(0), out=gate), lambda: np.multiply(gate, a, out=gate),
-                lambda: np.maximum(x, np.float32(0), out=y), lambda: np.add(y, gate, out=y)]
+        return [partial(np.minimum, x, np.float32(0), out=gate), partial(np.multiply, gate, a, out=gate),
+                partial(np.maximum, x, np.float32(0), out=y), partial(np.add, y, gate, out=y)]
     if op in ("HardSigmoid", "HardSwish"):
         slope, shift = (a, b) if op == "HardSigmoid" else (np.float32(1 / 6), np.float32(0.5))
-        calls = [lambda: np.multiply(x, slope, out=gate), lambda: np.add(gate, shift, out=gate),
-                 lambda: np.clip(gate, np.float32(0), ONE, out=gate)]
-        last: Call = (lambda: np.multiply(x, gate, out=y)) if op == "HardSwish" else (lambda: np.copyto(y, gate))
+        calls = [partial(np.multiply, x, slope, out=gate), partial(np.add, gate, shift, out=gate),
+                 partial(np.clip, gate, np.float32(0), ONE, out=gate)]
+        last: Call = (partial(np.multiply, x, gate, out=y)) if op == "HardSwish" else (partial(np.copyto, y, gate))
         return [*calls, last]
     raise ValueError(f"no float32 form of the activation {op}")

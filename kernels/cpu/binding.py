@@ -6,7 +6,7 @@ Everything is allocated while steps are bound; a bound step allocates nothing la
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from ..ir.program import ALIGN, Program, Tensor
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 Call = Callable[[], object]
+Fact = TypeVar("Fact")
 
 
 def aligned(nbytes: int) -> npt.NDArray[np.uint8]:
@@ -34,8 +35,8 @@ class Binding:
         self.constants = constants
         self.arena = aligned(program.arena_bytes)
         self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
-        self._frames: dict[tuple[object, ...], Floats] = {}
-        self._weights: dict[str, Array] = {}
+        self._frames: dict[tuple[object, ...], Array] = {}
+        self._facts: dict[str, Any] = {}
 
     def tensor(self, name: str) -> Tensor:
         return self.program.tensors[name]
@@ -69,9 +70,13 @@ class Binding:
 
     def weight(self, name: str, make: Callable[[Array], Array]) -> Array:
         """A constant in the executor's own form, made once for all frames."""
-        if name not in self._weights:
-            self._weights[name] = make(self.constant(name))
-        return self._weights[name]
+        return self.fact(name, lambda: make(self.constant(name)))
+
+    def fact(self, key: str, make: Callable[[], Fact]) -> Fact:
+        """Something derived from constants, made once for all frames and tiles."""
+        if key not in self._facts:
+            self._facts[key] = make()
+        return self._facts[key]  # type: ignore[no-any-return]
 
     def scratch(self, key: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         """Shared scratch: two requests of one key overlap, two keys never do."""
@@ -80,9 +85,9 @@ class Binding:
             self._scratch[key] = aligned(need)
         return self._scratch[key][:need].view(dtype).reshape(shape)
 
-    def frame(self, key: tuple[object, ...], shape: tuple[int, ...], value: float) -> Floats:
-        """A float32 buffer filled once with `value`; whoever shares a key writes the same inner part only."""
-        full = (*key, *shape, value)
+    def frame(self, key: tuple[object, ...], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """A buffer of zeros; whoever shares a key writes the same inner part only, so the borders stay 0."""
+        full = (*key, *shape, dtype.name)
         if full not in self._frames:
-            self._frames[full] = np.full(shape, value, dtype=np.float32)
+            self._frames[full] = np.zeros(shape, dtype=dtype)
         return self._frames[full]

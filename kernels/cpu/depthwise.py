@@ -5,6 +5,8 @@ INT8 is exact in float32: kh * kw * 255 * 127 stays below 2^24 for every kernel 
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from ..ir.errors import ProgramError
@@ -20,7 +22,7 @@ def _taps(step: ConvI8 | ConvF32, at: Binding, x: Array, weight: Floats, sums: F
     """Calls for sums (pixels, C) = the windows' products for output rows [first, end)."""
     rows, channels = end - first, x.shape[2]
     window = Window(step.kernel, step.stride, step.pads, step.dilation)
-    frame, calls = framed_rows(at, x, window, first, end, out_width, 0.0)
+    frame, calls = framed_rows(at, x, ((0, channels),), window, first, end, out_width, np.float32)
     image = sums.reshape(rows, out_width, channels)
     product = at.scratch("product", image.shape)
     sy, sx = step.stride
@@ -30,10 +32,10 @@ def _taps(step: ConvI8 | ConvF32, at: Binding, x: Array, weight: Floats, sums: F
             taps = frame[y0:y0 + (rows - 1) * sy + 1:sy, x0:x0 + (out_width - 1) * sx + 1:sx]
             wide = np.broadcast_to(weight[r, s], (out_width, channels)).copy()
             if r == s == 0:
-                calls.append(lambda t=taps, w=wide: np.multiply(t, w, out=image))
+                calls.append(partial(np.multiply, taps, wide, out=image))
             else:
-                calls.append(lambda t=taps, w=wide: np.multiply(t, w, out=product))
-                calls.append(lambda: np.add(image, product, out=image))
+                calls.append(partial(np.multiply, taps, wide, out=product))
+                calls.append(partial(np.add, image, product, out=image))
     return calls
 
 
@@ -43,8 +45,8 @@ def depthwise_i8(step: DepthwiseI8, at: Binding, frame: int) -> list[Call]:
     largest = np.abs(stored.astype(np.int64)).sum((0, 1)).max() * largest_code(x.dtype)
     bias = at.constant(step.bias)
     if largest > EXACT or not exact_bias(bias):
-        raise ProgramError(f"step '{step.name}': a depthwise kernel of {step.kernel} with these weights is not exact in "
-                           "float32: build the plan with --precision fp32")
+        raise ProgramError(f"step '{step.name}': a depthwise kernel of {step.kernel} with these weights is not "
+                           "exact in float32: build the plan with --precision fp32")
     weight = at.weight(step.weight, lambda w: w.astype(np.float32))
     calls: list[Call] = []
     for first, end in tiles(y.shape[0], y.shape[1] * y.shape[2] * 12):

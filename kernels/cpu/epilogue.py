@@ -1,10 +1,12 @@
 """What follows a sum: bias, requantise or activation, residual, bounds, and the store; a tile of output rows at a time.
 
-Callers: convolution, depthwise. Channel vectors are tiled to rows of at least 512 numbers, since NumPy's cost lies in
+Callers: convolution, depthwise. Channel vectors are tiled to rows of at least ROW numbers, since NumPy's cost lies in
 the number of inner loops.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
@@ -12,11 +14,15 @@ from ..ir.steps import ConvF32, ConvI8
 from .activations import activate
 from .binding import Array, Binding, Call, Floats
 
-ROW = 512
+ROW = 4096
+ROUND = np.float32(3 << 22)
+ROUND_BITS = 0x4B400000
+LONGEST = 1 << 16
+"""Reach of the longest table that takes the place of a clamp."""
 
 
 def repeated(pixels: int, channels: int) -> int:
-    """How many pixels make one row of at least ROW numbers; a divisor of `pixels`."""
+    """How many pixels make one row of about ROW numbers; a divisor of `pixels`."""
     for count in range(-(-ROW // channels), 0, -1):
         if pixels % count == 0:
             return count
@@ -33,39 +39,67 @@ def finish_i8(step: ConvI8, at: Binding, sums: Floats, y: Array, first: int, end
     calls: list[Call] = []
     if bias is not None and bias.any():
         wide_bias = np.tile(bias, rep)
-        calls.append(lambda: np.add(wide, wide_bias, out=wide))
-    calls.append(lambda: np.multiply(wide, gain, out=wide))
+        calls.append(partial(np.add, wide, wide_bias, out=wide))
+    calls.append(partial(np.multiply, wide, gain, out=wide))
     target = y[first:end]
     image = sums.reshape(target.shape)
     if y.dtype == np.float32:
-        return [*calls, lambda: np.copyto(target, image)]
+        return [*calls, partial(np.copyto, target, image)]
     if step.table:
         table = at.constant(step.table)
-        index = at.scratch("index", wide.shape, np.int64)
-        calls += [lambda: np.clip(wide, np.float32(-512), np.float32(511), out=wide),
-                  lambda: np.rint(wide, out=wide),
-                  lambda: np.add(wide, np.float32(512), out=wide),
-                  lambda: np.copyto(index, wide, casting="unsafe")]
-        codes = at.scratch("codes", wide.shape, np.int8)
+        calls += _index(wide, _reach(step, at), index := at.scratch("index", wide.shape, np.int64))
+        entries = at.fact(f"{step.name}:entries", partial(_unrolled, table, _reach(step, at)))
         if not step.residual:
-            calls.append(lambda: np.take(table, index, out=codes, mode="clip"))
-            shaped = codes.reshape(target.shape)
-            calls.append(lambda: np.copyto(target, shaped))
+            straight = target.flags.c_contiguous
+            codes = target.reshape(wide.shape) if straight else at.scratch("codes", wide.shape, np.int8)
+            calls.append(partial(np.take, entries, index, out=codes, mode="wrap"))
+            if not straight:
+                calls.append(partial(np.copyto, target, codes.reshape(target.shape)))
             return [*calls, *clear_pads(at, step.y, target, bool(table[512]))]
-        real = table.astype(np.float32)
-        calls.append(lambda: np.take(real, index, out=wide, mode="clip"))
+        real = at.fact(f"{step.name}:real entries", partial(entries.astype, np.float32))
+        calls.append(partial(np.take, real, index, out=wide, mode="wrap"))
     if step.residual:
         other = at.view(step.residual, frame)[first:end]
         scaled = at.scratch("residual", target.shape)
         scale = np.float32(step.residual_multiplier)
-        calls += [lambda: np.copyto(scaled, other),
-                  lambda: np.multiply(scaled, scale, out=scaled),
-                  lambda: np.add(image, scaled, out=image)]
+        calls += [partial(np.copyto, scaled, other),
+                  partial(np.multiply, scaled, scale, out=scaled),
+                  partial(np.add, image, scaled, out=image)]
     low, high = np.float32(step.low), np.float32(step.high)
-    calls += [lambda: np.clip(wide, low, high, out=wide),
-              lambda: np.rint(wide, out=wide),
-              lambda: np.copyto(target, image, casting="unsafe")]
+    calls += [partial(np.clip, wide, low, high, out=wide),
+              partial(np.rint, wide, out=wide),
+              partial(np.copyto, target, image, casting="unsafe")]
     return [*calls, *clear_pads(at, step.y, target, step.low > 0 or step.high < 0 or bool(step.table))]
+
+
+def _reach(step: ConvI8, at: Binding) -> int:
+    """A whole number that no |v| in front of the table can pass, from the weights themselves; at most LONGEST."""
+    def bound(weight: Array) -> int:
+        sums = np.abs(weight.astype(np.int64)).reshape(-1, weight.shape[-1]).sum(0) * 255
+        largest = (sums + np.abs(at.constant(step.bias).astype(np.int64))) * at.constant(step.multiplier).astype(float)
+        return int(min(np.ceil(largest.max() * 1.001) + 1, LONGEST))
+    return at.fact(f"{step.name}:reach", partial(bound, at.constant(step.weight)))
+
+
+def _index(v: Floats, reach: int, index: Array) -> list[Call]:
+    """Calls for index = RNE(v) + reach, which is never negative; v is clamped only where it can pass `reach`.
+
+    Adding 1.5 * 2^23 rounds to a whole number, half to even, and leaves that number in the low bits.
+    """
+    calls: list[Call] = []
+    if reach == LONGEST:
+        calls.append(partial(np.clip, v, np.float32(-512), np.float32(511), out=v))
+    return [*calls, partial(np.add, v, ROUND, out=v),
+            partial(np.subtract, v.view(np.int32), np.int32(ROUND_BITS - reach), out=index)]
+
+
+def _unrolled(table: Array, reach: int) -> Array:
+    """The 1,024 entries with the clamp built in: entry i + reach belongs to index i, for -reach <= i <= reach.
+
+    Clamping before or after rounding is the same, since the bounds are whole numbers.
+    """
+    entries: Array = table[np.clip(np.arange(-reach, reach + 1), -512, 511) + 512]
+    return entries
 
 
 def clear_pads(at: Binding, name: str, target: Array, needed: bool) -> list[Call]:
@@ -74,7 +108,7 @@ def clear_pads(at: Binding, name: str, target: Array, needed: bool) -> list[Call
         return []
     tensor = at.tensor(name)
     pads = np.setdiff1d(np.arange(tensor.span), tensor.channels())
-    return [lambda c=int(c): target[..., c].fill(0) for c in pads]
+    return [partial(target[..., int(c)].fill, 0) for c in pads]
 
 
 def finish_f32(step: ConvF32, at: Binding, sums: Floats, y: Array, first: int, end: int, frame: int,
@@ -86,16 +120,16 @@ def finish_f32(step: ConvF32, at: Binding, sums: Floats, y: Array, first: int, e
     calls: list[Call] = []
     if bias.any():
         wide_bias = np.tile(bias, rep)
-        calls.append(lambda: np.add(wide, wide_bias, out=wide))
+        calls.append(partial(np.add, wide, wide_bias, out=wide))
     if step.activation:
         calls += activate(step.activation, step.alpha, step.beta, wide, wide, at.scratch("gate", wide.shape))
     target = y[first:end]
     image = sums.reshape(target.shape)
     if step.residual:
         other = at.view(step.residual, frame)[first:end]
-        calls.append(lambda: np.add(image, other, out=image))
+        calls.append(partial(np.add, image, other, out=image))
     if step.low is not None or step.high is not None:
-        calls.append(lambda: np.clip(wide, step.low, step.high, out=wide))
-    calls.append(lambda: np.copyto(target, image))
+        calls.append(partial(np.clip, wide, step.low, step.high, out=wide))
+    calls.append(partial(np.copyto, target, image))
     needed = step.activation in ("Sigmoid", "HardSigmoid") or (step.low or 0) > 0 or (step.high or 0) < 0
     return [*calls, *clear_pads(at, step.y, target, needed)]

@@ -5,6 +5,8 @@ Bound by `executor.py`. Given exact inputs the results are the same bits on ever
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from ..ir.errors import ProgramError
@@ -22,21 +24,21 @@ def to_flat(step: ToFlat, at: Binding, frame: int) -> list[Call]:
     calls: list[Call] = []
     first = 0
     for start, count in tensor.segments:
-        calls.append(lambda a=x[..., start:start + count], b=y[..., first:first + count]: np.copyto(b, a))
+        calls.append(partial(np.copyto, y[..., first:first + count], x[..., start:start + count]))
         first += count
     if tensor.dtype != "float32" and tensor.scale != 1.0:
         scale = np.float32(tensor.scale)
-        calls.append(lambda: np.multiply(y, scale, out=y))
+        calls.append(partial(np.multiply, y, scale, out=y))
     return calls
 
 
 def from_flat(step: FromFlat, at: Binding, frame: int) -> list[Call]:
     x, tensor = at.view(step.x, frame)[0].transpose(1, 2, 0), at.tensor(step.y)
     y = at.view(step.y, frame)
-    calls: list[Call] = [lambda: y.fill(0)]
+    calls: list[Call] = [partial(y.fill, 0)]
     first = 0
     for start, count in tensor.segments:
-        calls.append(lambda a=x[..., first:first + count], b=y[..., start:start + count]: np.copyto(b, a))
+        calls.append(partial(np.copyto, y[..., start:start + count], x[..., first:first + count]))
         first += count
     return calls
 
@@ -45,20 +47,20 @@ def unary(step: Unary, at: Binding, frame: int) -> list[Call]:
     x, y = at.view(step.x, frame), at.view(step.y, frame)
     op = step.op
     if op == "Clip":
-        return [lambda: np.clip(x, step.low, step.high, out=y)]
+        return [partial(np.clip, x, step.low, step.high, out=y)]
     if op == "Exp":
-        return [lambda: polynomial.exp(x, out=y)]
+        return [partial(polynomial.exp, x, out=y)]
     if op == "Sigmoid":
-        return [lambda: polynomial.sigmoid(x, out=y)]
+        return [partial(polynomial.sigmoid, x, out=y)]
     if op == "Softplus":
-        return [lambda: polynomial.softplus(x, out=y)]
+        return [partial(polynomial.softplus, x, out=y)]
     if op == "SiLU":
         gate = at.scratch("gate", x.shape)
-        return [lambda: polynomial.sigmoid(x, out=gate), lambda: np.multiply(x, gate, out=y)]
+        return [partial(polynomial.sigmoid, x, out=gate), partial(np.multiply, x, gate, out=y)]
     if op == "Sqrt":
-        return [lambda: np.sqrt(x, out=y)]
+        return [partial(np.sqrt, x, out=y)]
     if op == "Neg":
-        return [lambda: np.negative(x, out=y)]
+        return [partial(np.negative, x, out=y)]
     try:
         return activate(op, step.alpha, step.beta, x, y, at.scratch("gate", x.shape))
     except ValueError as error:
@@ -69,23 +71,23 @@ def binary(step: Binary, at: Binding, frame: int) -> list[Call]:
     a = at.view(step.a, frame) if step.a else at.constant(step.constant)
     b = at.view(step.b, frame) if step.b else at.constant(step.constant)
     y, function = at.view(step.y, frame), BINARY[step.op]
-    return [lambda: function(a, b, out=y)]
+    return [partial(function, a, b, out=y)]
 
 
 def transpose(step: Transpose, at: Binding, frame: int) -> list[Call]:
     x, y = at.view(step.x, frame).transpose(step.perm), at.view(step.y, frame)
-    return [lambda: np.copyto(y, x)]
+    return [partial(np.copyto, y, x)]
 
 
 def join(step: Join, at: Binding, frame: int) -> list[Call]:
     parts, y = [at.view(name, frame) for name in step.xs], at.view(step.y, frame)
-    return [lambda: np.concatenate(parts, step.axis, out=y)]
+    return [partial(np.concatenate, parts, step.axis, out=y)]
 
 
 def cut(step: Cut, at: Binding, frame: int) -> list[Call]:
     index = tuple(slice(a, None if s < 0 and b < 0 else b, s) for a, b, s in step.ranges)
     x, y = at.view(step.x, frame)[index], at.view(step.y, frame)
-    return [lambda: np.copyto(y, x)]
+    return [partial(np.copyto, y, x)]
 
 
 def softmax(step: Softmax, at: Binding, frame: int) -> list[Call]:

@@ -5,6 +5,8 @@ Bound by `executor.py`. Integer arithmetic is CONTRACT.md's, in float32 where it
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from ..ir.steps import (
@@ -30,7 +32,7 @@ def output(at: Binding, x: Array, name: str, frame: int) -> tuple[Array, list[Ca
     """The part of y that x's channels reach, and calls that clear the rest (y may be padded where a tight x is not)."""
     y = at.view(name, frame)
     rest = y[..., x.shape[2]:]
-    return y[..., :x.shape[2]], [lambda: rest.fill(0)] if rest.size else []
+    return y[..., :x.shape[2]], [partial(rest.fill, 0)] if rest.size else []
 
 
 def max_pool(step: MaxPool, at: Binding, frame: int) -> list[Call]:
@@ -43,23 +45,23 @@ def max_pool(step: MaxPool, at: Binding, frame: int) -> list[Call]:
     ho, wo, channels = y.shape
     if (kh, kw) == (1, 1) and not top and not left:
         source = x[:(ho - 1) * sy + 1:sy, :(wo - 1) * sx + 1:sx]
-        return [*calls, lambda: np.copyto(y, source)]
+        return [*calls, partial(np.copyto, y, source)]
     rows = max((ho - 1) * sy + (kh - 1) * dy + 1, top + x.shape[0])
     line = max((wo - 1) * sx + (kw - 1) * dx + 1, left + x.shape[1])
     framed = at.scratch("pool frame", (rows, line, channels), x.dtype)
     inner = framed[top:top + x.shape[0], left:left + x.shape[1]]
     across = at.scratch("pool rows", (rows, wo, channels), x.dtype)
     if framed.shape != x.shape:
-        calls.append(lambda: framed.fill(least))
-    calls.append(lambda: np.copyto(inner, x))
+        calls.append(partial(framed.fill, least))
+    calls.append(partial(np.copyto, inner, x))
     def fold(source: Array, target: Array, taps: int, stride: int, dilation: int, size: int) -> None:
         cut = [source[i * dilation:i * dilation + (size - 1) * stride + 1:stride] for i in range(taps)]
         if taps == 1:
-            calls.append(lambda: np.copyto(target, cut[0]))
+            calls.append(partial(np.copyto, target, cut[0]))
             return
-        calls.append(lambda: np.maximum(cut[0], cut[1], out=target))
+        calls.append(partial(np.maximum, cut[0], cut[1], out=target))
         for tap in cut[2:]:
-            calls.append(lambda tap=tap: np.maximum(target, tap, out=target))
+            calls.append(partial(np.maximum, target, tap, out=target))
     fold(framed.transpose(1, 0, 2), across.transpose(1, 0, 2), kw, sx, dx, wo)
     fold(across, y, kh, sy, dy, ho)
     return calls
@@ -75,14 +77,14 @@ def _pool_sums(step: AveragePoolI8, at: Binding, x: Array, y: Array) -> tuple[Ar
     framed = at.scratch("pool frame", (rows, line, channels))
     inner = framed[top:top + x.shape[0], left:left + x.shape[1]]
     sums = at.scratch("pool sums", (ho, wo, channels))
-    calls: list[Call] = [lambda: framed.fill(0), lambda: np.copyto(inner, x)]
+    calls: list[Call] = [partial(framed.fill, 0), partial(np.copyto, inner, x)]
     if (ho, wo) == (1, 1):
         window = framed[:kh, :kw]
-        calls.append(lambda: np.sum(window, axis=(0, 1), out=sums[0, 0]))
+        calls.append(partial(np.sum, window, axis=(0, 1), out=sums[0, 0]))
         return sums, calls
-    view = np.lib.stride_tricks.sliding_window_view(framed, (kh, kw), axis=(0, 1))  # type: ignore[call-overload]
+    view = np.lib.stride_tricks.sliding_window_view(framed, (kh, kw), axis=(0, 1))
     view = view[::sy, ::sx][:ho, :wo]
-    calls.append(lambda: np.sum(view, axis=(3, 4), out=sums))
+    calls.append(partial(np.sum, view, axis=(3, 4), out=sums))
     return sums, calls
 
 
@@ -91,7 +93,7 @@ def average_pool_i8(step: AveragePoolI8, at: Binding, frame: int) -> list[Call]:
     y, clear = output(at, x, step.y, frame)
     sums, calls = _pool_sums(step, at, x, y)
     gain = at.constant(step.multiplier)[:, :, None]
-    return [*clear, *calls, lambda: np.multiply(sums, gain, out=sums), *_store(sums, y, -128, 127)]
+    return [*clear, *calls, partial(np.multiply, sums, gain, out=sums), *_store(sums, y, -128, 127)]
 
 
 def average_pool_f32(step: AveragePoolF32, at: Binding, frame: int) -> list[Call]:
@@ -99,14 +101,14 @@ def average_pool_f32(step: AveragePoolF32, at: Binding, frame: int) -> list[Call
     y, clear = output(at, x, step.y, frame)
     sums, calls = _pool_sums(step, at, x, y)
     gain = at.constant(step.multiplier)[:, :, None]
-    return [*clear, *calls, lambda: np.multiply(sums, gain, out=y)]
+    return [*clear, *calls, partial(np.multiply, sums, gain, out=y)]
 
 
 def _store(v: Array, y: Array, low: int, high: int) -> list[Call]:
     """q = RNE(clamp(v, low, high)) into y; v is overwritten."""
     least, most = np.float32(low), np.float32(high)
-    return [lambda: np.clip(v, least, most, out=v), lambda: np.rint(v, out=v),
-            lambda: np.copyto(y, v, casting="unsafe")]
+    return [partial(np.clip, v, least, most, out=v), partial(np.rint, v, out=v),
+            partial(np.copyto, y, v, casting="unsafe")]
 
 
 def upsample(step: Upsample, at: Binding, frame: int) -> list[Call]:
@@ -115,7 +117,7 @@ def upsample(step: Upsample, at: Binding, frame: int) -> list[Call]:
     fy, fx = step.factors
     for r in range(fy):
         for s in range(fx):
-            calls.append(lambda target=y[r::fy, s::fx]: np.copyto(target, x))
+            calls.append(partial(np.copyto, y[r::fy, s::fx], x))
     return calls
 
 
@@ -124,8 +126,8 @@ def add_i8(step: AddI8, at: Binding, frame: int) -> list[Call]:
     y, calls = output(at, a, step.y, frame)
     left, right = at.scratch("left", a.shape), at.scratch("right", a.shape)
     ma, mb = np.float32(step.a_multiplier), np.float32(step.b_multiplier)
-    return [*calls, lambda: np.copyto(left, a), lambda: np.multiply(left, ma, out=left), lambda: np.copyto(right, b),
-            lambda: np.multiply(right, mb, out=right), lambda: np.add(left, right, out=left),
+    return [*calls, partial(np.copyto, left, a), partial(np.multiply, left, ma, out=left), partial(np.copyto, right, b),
+            partial(np.multiply, right, mb, out=right), partial(np.add, left, right, out=left),
             *_store(left, y, step.low, step.high)]
 
 
@@ -133,9 +135,9 @@ def add_f32(step: AddF32, at: Binding, frame: int) -> list[Call]:
     a, b = at.view(step.a, frame), at.view(step.b, frame)
     y, calls = output(at, a, step.y, frame)
     combine = np.add if step.sign > 0 else np.subtract
-    calls.append(lambda: combine(a, b, out=y))
+    calls.append(partial(combine, a, b, out=y))
     if step.low is not None or step.high is not None:
-        calls.append(lambda: np.clip(y, step.low, step.high, out=y))
+        calls.append(partial(np.clip, y, step.low, step.high, out=y))
     return calls
 
 
@@ -144,15 +146,15 @@ def mul_i8(step: MulI8, at: Binding, frame: int) -> list[Call]:
     y, calls = output(at, a, step.y, frame)
     left, right = at.scratch("left", a.shape), at.scratch("right", b.shape)
     gain = np.float32(step.multiplier)
-    return [*calls, lambda: np.copyto(left, a), lambda: np.copyto(right, b),
-            lambda: np.multiply(left, right, out=left), lambda: np.multiply(left, gain, out=left),
+    return [*calls, partial(np.copyto, left, a), partial(np.copyto, right, b),
+            partial(np.multiply, left, right, out=left), partial(np.multiply, left, gain, out=left),
             *_store(left, y, step.low, step.high)]
 
 
 def mul_f32(step: MulF32, at: Binding, frame: int) -> list[Call]:
     a, b = at.view(step.a, frame), at.view(step.b, frame)
     y, calls = output(at, a, step.y, frame)
-    return [*calls, lambda: np.multiply(a, b, out=y)]
+    return [*calls, partial(np.multiply, a, b, out=y)]
 
 
 def table_i8(step: TableI8, at: Binding, frame: int) -> list[Call]:
@@ -160,8 +162,8 @@ def table_i8(step: TableI8, at: Binding, frame: int) -> list[Call]:
     y, calls = output(at, x, step.y, frame)
     table = at.constant(step.table)
     index, codes = at.scratch("index", x.shape, np.int64), at.scratch("codes", x.shape, np.int8)
-    return [*calls, lambda: np.add(x, 128, out=index, dtype=np.int64),
-            lambda: np.take(table, index, out=codes, mode="clip"), lambda: np.copyto(y, codes),
+    return [*calls, partial(np.add, x, 128, out=index, dtype=np.int64),
+            partial(np.take, table, index, out=codes, mode="clip"), partial(np.copyto, y, codes),
             *clear_pads(at, step.y, at.view(step.y, frame), bool(table[128]))]
 
 
@@ -169,7 +171,7 @@ def requantise_i8(step: RequantiseI8, at: Binding, frame: int) -> list[Call]:
     x = at.view(step.x, frame)
     y, calls = output(at, x, step.y, frame)
     v, gain = at.scratch("left", x.shape), np.float32(step.multiplier)
-    return [*calls, lambda: np.copyto(v, x), lambda: np.multiply(v, gain, out=v), *_store(v, y, step.low, step.high),
+    return [*calls, partial(np.copyto, v, x), partial(np.multiply, v, gain, out=v), *_store(v, y, step.low, step.high),
             *clear_pads(at, step.y, at.view(step.y, frame), step.low > 0 or step.high < 0)]
 
 
@@ -179,16 +181,16 @@ def activation_f32(step: ActivationF32, at: Binding, frame: int) -> list[Call]:
     if step.activation:
         calls += activate(step.activation, step.alpha, step.beta, x, y, at.scratch("gate", x.shape))
     else:
-        calls.append(lambda: np.clip(x, step.low, step.high, out=y))
+        calls.append(partial(np.clip, x, step.low, step.high, out=y))
     needed = step.activation in ("Sigmoid", "HardSigmoid") or (step.low or 0) > 0 or (step.high or 0) < 0
     return [*calls, *clear_pads(at, step.y, at.view(step.y, frame), needed)]
 
 
 def copy(step: Copy, at: Binding, frame: int) -> list[Call]:
     x, y = at.view(step.x, frame), at.view(step.y, frame)
-    calls: list[Call] = [lambda: y.fill(0)] if step.clear else []
+    calls: list[Call] = [partial(y.fill, 0)] if step.clear else []
     row, column = step.corner
     place = y[row:row + x.shape[0], column:column + x.shape[1]]
     for source, target, count in step.runs:
-        calls.append(lambda a=x[..., source:source + count], b=place[..., target:target + count]: np.copyto(b, a))
+        calls.append(partial(np.copyto, place[..., target:target + count], x[..., source:source + count]))
     return calls

@@ -1,0 +1,159 @@
+"""The INT8 executor equals the int64 judge bit for bit: detector, BlazeFace, forms of every step, random graphs."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from compiled import fill, int8
+from judge import Judge
+from models import Net, detector_onnx
+
+from orind.kernels.cpu.convolution import exact_parts
+from orind.kernels.ir.program import program_from_json
+from orind.kernels.ir.steps import ConvI8, DepthwiseI8
+from orind.kernels.quant.scales import InputCode
+
+BLAZEFACE = Path(__file__).parents[2] / "configs" / "models" / "blazeface-back.onnx"
+PIXELS = InputCode("uint8", float(np.float32(1 / 255)))
+
+
+def judged(model: onnx.ModelProto, seed: int = 0, **options: object) -> Judge:
+    runner, constants = int8(model, seed=seed, **options)  # type: ignore[arg-type]
+    fill(runner, seed)
+    judge = Judge(runner, constants)
+    assert judge.run() > 0
+    return judge
+
+
+def test_detector_with_uint8_input() -> None:
+    judge = judged(detector_onnx(), code=PIXELS)
+    assert judge.checked["ConvI8"] > 700_000
+    assert {"MaxPool", "Upsample"} <= set(judge.checked)
+    forms = {(bool(s.table), bool(s.residual)) for s in judge.runner.program.steps if isinstance(s, ConvI8)}
+    assert forms == {(True, False), (True, True), (False, False)}
+
+
+def test_blazeface() -> None:
+    judge = judged(onnx.load(BLAZEFACE))
+    assert judge.checked["DepthwiseI8"] > 1_000_000
+    assert {"ConvI8", "Copy", "MaxPool"} <= set(judge.checked)
+
+
+def test_batch_of_three_frames_equals_frames_alone() -> None:
+    model = detector_onnx(64)
+    runner, constants = int8(model, batch=3)
+    fill(runner)
+    frames = runner.input.copy()
+    Judge(runner, constants).run()
+    together = [o.copy() for o in runner.outputs]
+    alone, _ = int8(model)
+    for i in range(3):
+        alone.input[0] = frames[i]
+        assert all(np.array_equal(a[0], t[i]) for a, t in zip(alone.run(), together, strict=True))
+
+
+def _random_net(seed: int) -> onnx.ModelProto:
+    """A few branches of random operators that join in a Concat and end in a convolution and a Sigmoid."""
+    rng = np.random.default_rng(seed)
+    net = Net((1, int(rng.integers(1, 6)), int(rng.integers(9, 20)), int(rng.integers(9, 20))), seed)
+    trunk = net.conv(net.input, int(rng.integers(3, 40)), 3, int(rng.integers(1, 3)))
+    branches = []
+    for _ in range(int(rng.integers(1, 4))):
+        x = trunk
+        for _ in range(int(rng.integers(1, 4))):
+            kind, c = rng.integers(0, 12), net.channels[x]
+            if kind == 0:
+                x = net.silu(net.conv(x, int(rng.integers(3, 40)), int(rng.choice([1, 3, 5]))))
+            elif kind == 1:
+                x = net.op("Relu", net.conv(x, c, 3, group=c))
+            elif kind == 2:
+                x = net.op("MaxPool", x, kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4)
+            elif kind == 3:
+                x = net.op("AveragePool", x, kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4,
+                           count_include_pad=int(rng.integers(0, 2)))
+            elif kind == 4:
+                x = net.op("Relu", net.op("Add", x, net.conv(x, c, 3)))
+            elif kind == 5:
+                x = net.op("Add", net.silu(net.conv(x, c, 1)), x)
+            elif kind == 6:
+                x = net.op("Clip", net.conv(x, c, 1), net.constant(np.array(0.1, dtype=np.float32)),
+                           net.constant(np.array(0.9, dtype=np.float32)))
+            elif kind == 7:
+                gate = net.op("Sigmoid", net.conv(net.op("GlobalAveragePool", x), c, 1))
+                x = net.op("Mul", x, gate)
+            elif kind == 8:
+                x = net.conv(x, c, 3, group=2 if c % 2 == 0 else 1, dilation=2, pads=[2] * 4)
+            elif kind == 9:
+                x = net.op("Tanh", net.op("Sub", x, net.op("Relu", x)))
+            elif kind == 10:
+                x = net.op("LeakyRelu", net.conv(x, c, 3, bias=False), alpha=0.1)
+            else:
+                x = net.op("HardSwish", net.conv(x, int(rng.integers(1, 20)), 3))
+        branches.append(x)
+    y = net.conv(net.concat(*branches), 5, 1)
+    shape = onnx.shape_inference.infer_shapes(net.model([(y, [None] * 4)]))
+    dims = [d.dim_value for d in shape.graph.output[0].type.tensor_type.shape.dim]
+    return net.model([(net.op("Sigmoid", y), dims)])
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_graph(seed: int) -> None:
+    judged(_random_net(seed), seed, code=PIXELS if seed % 2 else None)
+
+
+@pytest.mark.parametrize("code", [PIXELS, None])
+def test_extreme_weights_split_k(code: InputCode | None) -> None:
+    """All weights and codes at their limits: one float32 sum would be wrong; K is split instead."""
+    net = Net((1, 130, 5, 5))
+    sign = np.where(np.arange(130 * 9).reshape(130, 3, 3) < 600, 1.0, -1.0)
+    w = np.broadcast_to(sign, (7, 130, 3, 3)).astype(np.float32).copy()
+    w[1] = np.abs(w[1])
+    x = net.op("Conv", net.input, net.constant(w), net.constant(np.full(7, 1000.37, dtype=np.float32)),
+               kernel_shape=[3, 3], pads=[1] * 4)
+    net.channels[x] = 7
+    model = net.model([(net.conv(x, 2, 1), (1, 2, 5, 5))])
+    runner, constants = int8(model, code=code)
+    step = runner.program.steps[0]
+    assert isinstance(step, ConvI8)
+    stored = constants[step.weight]
+    assert len(exact_parts(stored.reshape(-1, stored.shape[-1]), 255 if code else 128)) > 1
+    for value in (np.iinfo(runner.input.dtype).min, np.iinfo(runner.input.dtype).max):
+        runner.input[...] = value
+        Judge(runner, constants).run()
+    fill(runner)
+    Judge(runner, constants).run()
+
+
+def test_grouped_convolution_keeps_its_groups_and_small_ones_are_joined() -> None:
+    net = Net((1, 3, 12, 12))
+    x = net.op("Relu", net.conv(net.input, 64))
+    x = net.op("Relu", net.conv(x, 128, 3, group=4))
+    x = net.op("Relu", net.conv(x, 64, 3, 2, group=32))
+    judge = judged(net.model([(net.conv(x, 4, 1), (1, 4, 6, 6))]))
+    groups = [s.groups for s in judge.runner.program.steps if isinstance(s, ConvI8)]
+    assert groups == [1, 4, 8, 1]
+
+
+def test_depthwise_over_two_segments_strided_and_asymmetric() -> None:
+    net = Net((1, 3, 17, 13))
+    both = net.concat(net.silu(net.conv(net.input, 20)), net.op("Relu", net.conv(net.input, 5)))
+    x = net.conv(both, 25, 3, 2, pads=[0, 0, 1, 1], group=25)
+    judge = judged(net.model([(net.conv(x, 4, 1), (1, 4, 8, 6))]))
+    step = next(s for s in judge.runner.program.steps if isinstance(s, DepthwiseI8))
+    assert judge.tensor(step.x).segments == ((0, 20), (32, 5))
+
+
+def test_program_survives_json() -> None:
+    runner, constants = int8(detector_onnx(64))
+    fill(runner)
+    want = [o.copy() for o in runner.run()]
+    frames = runner.input.copy()
+    import json
+
+    from orind.kernels.cpu.executor import ProgramRunner
+    again = program_from_json(json.loads(json.dumps(runner.program.to_json())))
+    assert again == runner.program
+    other = ProgramRunner(again, constants)
+    other.input[...] = frames
+    assert all(np.array_equal(a, b) for a, b in zip(other.run(), want, strict=True))
