@@ -62,3 +62,7 @@ class EndpointError(IpcError):
 
 class ClientError(IpcError):
     """A publisher or subscriber that cannot do what was asked (nobody connected, too much unanswered)."""
+
+
+class ImageError(ClientError):
+    """Pixels that cannot be sent as what they are said to be."""

@@ -1,0 +1,125 @@
+"""`orind publish IMAGES...`: be a camera, with files as frames.
+
+Called by the command line. Invariant: exit code 0 only when every frame that was sent has its answer (DEALER) or has
+been taken by the daemon's socket (PUSH, PUB, which are not answered here).
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from .client import Publisher
+from .errors import EndpointError, ImageError, IpcError, WireError
+from .picture_files import ENCODINGS, MissingFile, UnreadableFile, find_files, load
+from .result_text import result_line
+from .wire import Result
+
+DEFAULT_ENDPOINT = "ipc:///run/orind/frames"
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NO_INPUT, EXIT_UNAVAILABLE = 0, 1, 2, 65, 66, 69
+PROGRESS_S = 2.0
+FILES_KEPT = 64
+EXAMPLE = "example: orind publish photos/ --camera line1 --rate 20 --count 100"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The sub-parser of `orind publish`."""
+    parser.epilog = EXAMPLE
+    parser.add_argument("images", nargs="+", type=Path, metavar="IMAGES", help="JPEG, PNG, PPM, .npy files or folders")
+    parser.add_argument("--camera", required=True, help="camera name, as in the daemon's configuration")
+    parser.add_argument("--rate", type=positive, default=10.0, metavar="HZ", help="frames per second (10)")
+    parser.add_argument("--endpoint", default=DEFAULT_ENDPOINT, help=f"where the daemon listens ({DEFAULT_ENDPOINT})")
+    parser.add_argument("--pattern", choices=("dealer", "push", "pub"), default="dealer", help="dealer: answered here")
+    parser.add_argument("--count", type=count_of, default=None, metavar="N", help="frames in all (each file once)")
+    parser.add_argument("--encoding", choices=ENCODINGS, default=None, help="jpeg files go as they are, others as bgr8")
+    parser.add_argument("--trigger", default=None, metavar="PREFIX", help="send trigger ids PREFIX0, PREFIX1, ...")
+    parser.add_argument("--deadline-ms", type=positive, default=None, metavar="MS", help="tighten the deadline")
+    parser.add_argument("--timeout", type=positive, default=5.0, metavar="S", help="wait for daemon and answers (5)")
+
+
+def positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: a number above 0")
+    return value
+
+
+def count_of(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text}: at least 1")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code: 0 all answered, 1 not all, 2 bad camera or endpoint, 65 no image, 66 no such file, 69 no daemon."""
+    try:
+        files = find_files(args.images)
+        with Publisher(
+            args.endpoint, args.camera, args.pattern, send_timeout_s=args.timeout, linger_s=args.timeout
+        ) as camera:
+            return _publish(camera, files, args)
+    except MissingFile as error:
+        return _say(error, EXIT_NO_INPUT)
+    except (UnreadableFile, ImageError) as error:
+        return _say(error, EXIT_DATA)
+    except (WireError, EndpointError) as error:
+        return _say(error, EXIT_USAGE)
+    except IpcError as error:
+        return _say(error, EXIT_UNAVAILABLE)
+
+
+def _say(error: IpcError, code: int) -> int:
+    print(f"orind publish: {error}", file=sys.stderr)
+    return code
+
+
+def _publish(camera: Publisher, files: list[Path], args: argparse.Namespace) -> int:
+    count = args.count or len(files)
+    load_cached = functools.lru_cache(maxsize=FILES_KEPT)(load)
+    dealer = args.pattern == "dealer"
+    tally: Counter[str] = Counter()
+    start_s = said_s = time.monotonic()
+    try:
+        for n in range(count):
+            image, encoding = load_cached(files[n % len(files)], args.encoding)
+            _wait_until(start_s + n / args.rate, camera, dealer, tally)
+            trigger = None if args.trigger is None else f"{args.trigger}{n}"
+            camera.send(image, encoding, trigger=trigger, deadline_ms=args.deadline_ms)
+            if not dealer and (time.monotonic() - said_s >= PROGRESS_S or n + 1 == count):
+                said_s = time.monotonic()
+                print(f"sent {n + 1} of {count}", file=sys.stderr, flush=True)
+        if dealer:
+            _report(camera.wait_all(args.timeout), tally)
+    except KeyboardInterrupt:
+        print("orind publish: stopped", file=sys.stderr)
+    if not dealer:
+        return EXIT_OK if camera.sent == count else EXIT_FAILED
+    outcomes = ", ".join(f"{n} {outcome}" for outcome, n in sorted(tally.items())) or "none"
+    print(f"sent {camera.sent}, answered {camera.answered}: {outcomes}; {camera.resent} sent again", file=sys.stderr)
+    if missing := camera.unanswered:
+        listed = ", ".join(str(seq) for seq in missing[:10]) + (", ..." if len(missing) > 10 else "")
+        print(f"orind publish: not answered within {args.timeout:g} s: seq {listed}", file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_OK if camera.sent == count else EXIT_FAILED
+
+
+def _wait_until(due_s: float, camera: Publisher, dealer: bool, tally: Counter[str]) -> None:
+    """Until the next frame is due, show what is answered; DEALER only, the others just wait."""
+    while (left_s := due_s - time.monotonic()) > 0:
+        if dealer and camera.outstanding:
+            _report(camera.poll(left_s), tally)
+        else:
+            time.sleep(left_s)
+    if dealer:
+        _report(camera.poll(), tally)
+
+
+def _report(results: list[Result], tally: Counter[str]) -> None:
+    for result in results:
+        tally[result.outcome] += 1
+        print(result_line(result), flush=True)

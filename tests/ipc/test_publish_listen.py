@@ -1,0 +1,216 @@
+"""`orind publish` and `orind listen` against a stub of a daemon."""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from orind.ipc import listen, picture_files, publish, wire
+from orind.ipc.client import Publisher
+from orind.ipc.result_text import result_line
+
+Start = Callable[..., Any]
+PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3) * 3
+
+
+def arguments(module: Any, *words: object) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    return parser.parse_args([str(word) for word in words])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "photos"
+    made.mkdir()
+    Image.fromarray(PIXELS).save(made / "a.jpg")
+    Image.fromarray(PIXELS).save(made / "b.png")
+    Image.fromarray(PIXELS).save(made / "c.ppm")
+    (made / "notes.txt").write_text("not an image")
+    np.save(made / "d.npy", np.arange(6, dtype=np.float32).reshape(2, 3))
+    return made
+
+
+def test_a_folder_is_published_and_every_answer_printed(
+    start_daemon: Start, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon = start_daemon()
+    args = arguments(
+        publish, folder, "--camera", "cam", "--endpoint", daemon.frames, "--rate", 500, "--count", 9, "--trigger", "T"
+    )
+    assert publish.run(args) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert len(lines) == 9 and lines[3] == "cam trigger T3: ok hole 0.50 at 1,2,3,4"
+    assert "sent 9, answered 9: 9 ok; 0 sent again" in err
+    assert [header.encoding for header in daemon.received[:5]] == ["jpeg", "bgr8", "bgr8", "tensor", "jpeg"]
+    assert daemon.payloads[0] == (folder / "a.jpg").read_bytes()
+    assert daemon.payloads[1] == daemon.payloads[2] == PIXELS[:, :, ::-1].tobytes()
+
+
+def test_encodings_on_request(folder: Path) -> None:
+    rgb, name = picture_files.load(folder / "b.png", "rgb8")
+    assert name == "rgb8" and isinstance(rgb, np.ndarray)
+    np.testing.assert_array_equal(rgb, PIXELS)
+    mono, name = picture_files.load(folder / "a.jpg", "mono8")
+    assert name == "mono8" and isinstance(mono, np.ndarray) and mono.shape == (4, 6)
+    array, name = picture_files.load(folder / "d.npy", None)
+    assert name == "tensor" and isinstance(array, np.ndarray) and array.shape == (2, 3)
+
+
+@pytest.mark.parametrize(("pattern", "kind"), [("push", "pull"), ("pub", "sub")])
+def test_push_and_pub_show_progress(
+    start_daemon: Start, folder: Path, capsys: pytest.CaptureFixture[str], pattern: str, kind: str
+) -> None:
+    daemon = start_daemon(kind)
+    args = arguments(
+        publish, folder / "a.jpg", "--camera", "cam", "--endpoint", daemon.frames, "--pattern", pattern, "--rate", 500,
+        "--count", 3,
+    )  # fmt: skip
+    assert publish.run(args) == 0
+    assert capsys.readouterr() == ("", "sent 3 of 3\n")
+
+
+def test_an_unanswered_frame_fails(start_daemon: Start, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon = start_daemon()
+    daemon.mute = 10**6
+    args = arguments(
+        publish, folder / "a.jpg", "--camera", "cam", "--endpoint", daemon.frames, "--timeout", 0.2, "--count", 2
+    )
+    assert publish.run(args) == 1
+    err = capsys.readouterr().err
+    assert "sent 2, answered 0: none" in err and "not answered within 0.2 s: seq 0, 1" in err
+
+
+def test_refusals_and_their_exit_codes(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad.png").write_bytes(b"not a picture")
+    (tmp_path / "bad.npy").write_bytes(b"\x80\x04K\x01.")
+    np.savez(tmp_path / "two.npz", a=np.zeros(1))
+    (tmp_path / "two.npz").rename(tmp_path / "two.npy")
+    nobody = ("--endpoint", f"ipc://{tmp_path}/none", "--camera", "cam", "--timeout", 0.05)
+    for code, word, words in (
+        (66, "no such file", (tmp_path / "missing.jpg",)),
+        (66, "holds no image", (tmp_path / "empty",)),
+        (69, "is orind serving", (folder / "a.jpg",)),
+        (65, "not an image", (tmp_path / "bad.png",)),
+        (65, "not an array file", (tmp_path / "bad.npy",)),
+        (65, "not one array", (tmp_path / "two.npy",)),
+        (65, "cannot go as jpeg", (folder / "b.png", "--encoding", "jpeg")),
+        (65, "cannot go as tensor", (folder / "b.png", "--encoding", "tensor")),
+        (65, "pixels are uint8", (folder / "d.npy", "--encoding", "bgr8")),
+        (2, "camera", (folder / "a.jpg", "--camera", "x" * 70)),
+        (2, "use ipc://", (folder / "a.jpg", "--endpoint", "nowhere")),
+    ):
+        assert publish.run(arguments(publish, *nobody, *words)) == code, words
+        assert word in capsys.readouterr().err
+    for words in (("--rate", 0), ("--rate", "nan"), ("--count", 0), ("--timeout", -1), ("--encoding", "png")):
+        with pytest.raises(SystemExit) as caught:
+            arguments(publish, "x.jpg", "--camera", "cam", *words)
+        assert caught.value.code == 2
+
+
+def test_without_pillow_png_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without_pillow(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "PIL":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_pillow)
+    with pytest.raises(picture_files.UnreadableFile, match=r"orind\[build\]"):
+        picture_files.load(folder / "b.png", None)
+    assert picture_files.load(folder / "a.jpg", None)[1] == "jpeg"
+
+
+def test_listen_prints_json_lines_and_counts(start_daemon: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon = start_daemon()
+    done = threading.Event()
+
+    def camera() -> None:
+        with Publisher(daemon.frames, "cam") as publisher:
+            while not done.is_set():
+                publisher.send(PIXELS)
+                publisher.wait_all(0.02)
+
+    thread = threading.Thread(target=camera)
+    thread.start()
+    try:
+        assert listen.run(arguments(listen, "--endpoint", daemon.results, "--json", "--count", 3, "--timeout", 10)) == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert len(lines) == 3 and all(line["outcome"] == "ok" and line["camera"] == "cam" for line in lines)
+        assert listen.run(arguments(listen, "--endpoint", daemon.results, "--count", 1, "--camera", "cam")) == 0
+        assert ": ok hole 0.50 at 1,2,3,4" in capsys.readouterr().out
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_listen_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert listen.run(arguments(listen, "--endpoint", f"ipc://{tmp_path}/none", "--timeout", 0.02)) == 1
+    assert "0 results came" in capsys.readouterr().err
+    assert listen.run(arguments(listen, "--endpoint", "nonsense")) == 2
+    assert listen.run(arguments(listen, "--camera", "x" * 70)) == 2
+
+
+LISTEN = """
+import argparse, sys
+from orind.ipc import listen
+parser = argparse.ArgumentParser()
+listen.add_arguments(parser)
+sys.exit(listen.run(parser.parse_args()))
+"""
+
+
+@pytest.mark.parametrize("how", ["interrupt", "closed pipe"])
+def test_listen_ends_with_0_when_the_reader_has_enough(start_daemon: Start, how: str) -> None:
+    daemon = start_daemon()
+    with (
+        Publisher(daemon.frames, "cam") as camera,
+        subprocess.Popen(
+            [sys.executable, "-c", LISTEN, "--endpoint", daemon.results], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process,
+    ):
+        assert process.stdout is not None and process.stderr is not None
+        heard = threading.Event()
+        reader = threading.Thread(target=lambda: (process.stdout.readline(), heard.set()))  # type: ignore[union-attr]
+        reader.start()
+        while not heard.is_set():
+            camera.send(PIXELS)
+            camera.wait_all(0.02)
+        reader.join()
+        if how == "interrupt":
+            process.send_signal(signal.SIGINT)
+        else:
+            process.stdout.close()
+            while process.poll() is None:
+                camera.send(PIXELS)
+                camera.wait_all(0.02)
+        assert process.wait(10) == 0 and process.stderr.read() == b""
+
+
+def test_one_line_for_a_person() -> None:
+    def line(**fields: Any) -> str:
+        return result_line(wire.parse_result(wire.build_result("cam", 4, None, None, None, **fields)))
+
+    assert line(outcome="ok") == "cam seq 4: ok nothing found"
+    assert line(outcome="expired", reason="deadline passed") == "cam seq 4: expired (deadline passed)"
+    found = [{"label": "hole", "score": 0.5}] * 6
+    assert line(outcome="ok", objects=found).endswith("hole 0.50, hole 0.50, hole 0.50, hole 0.50 and 2 more")
+    good = [{"label": "good", "score": 0.9}]
+    assert line(outcome="ok", classes=good, latency_ms={"total": 7.25}).endswith("good 0.90 [7.2 ms]")
+    assert line(outcome="ok", tensor=np.zeros((1, 2), np.float32)).endswith("float32 [1, 2]")
+    assert "(repeated)" in line(outcome="ok", repeated=True)
