@@ -2,7 +2,8 @@
 
 Made by the Preprocessor, one for each (encoding, size). A sampler knows the gathered rows and columns (Axis.sources),
 so the work depends on the input's size, hardly on the picture's. Invariant: colour is converted at source pixels,
-before any interpolation (chroma replicated), as the numerics contract orders it.
+before any interpolation (chroma replicated), as the numerics contract orders it. Products name their type: before
+NumPy 2 a small scalar would choose a smaller one.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class PackedSampler:
         part = scratch.array("luma part", shape, np.int32)
         total.fill(HALF)
         for columns, weight in zip(self._columns, self._weights, strict=True):
-            np.multiply(_take(self._lines, columns, 1, scratch, "plane"), np.int32(weight), out=part)
+            np.multiply(_take(self._lines, columns, 1, scratch, "plane"), weight, out=part, dtype=np.int32)
             np.add(total, part, out=total)
         return np.right_shift(total, BITS, out=total)
 
@@ -163,7 +164,7 @@ class YuvSampler:
         else:
             # luma * (Y - 16) + 2^13, the shift comes after the chroma
             term = scratch.array("luma term", luma.shape, np.int32)
-            np.multiply(luma, np.int32(self._matrix.luma), out=term)
+            np.multiply(luma, self._matrix.luma, out=term, dtype=np.int32)
             self._luma = np.add(term, np.int32(HALF - self._matrix.offset * self._matrix.luma), out=term)
         if self._channels:
             planes = self._layout.chroma(data)
@@ -193,10 +194,10 @@ class YuvSampler:
         assert self._u is not None and self._v is not None
         u, v = self._matrix.u[colour], self._matrix.v[colour]
         term = scratch.array("chroma", self._u.shape, np.int32)
-        np.multiply(*((self._v, np.int32(v)) if v else (self._u, np.int32(u))), out=term)
+        np.multiply(*((self._v, v) if v else (self._u, u)), out=term, dtype=np.int32)
         if u and v:
             part = scratch.array("chroma part", term.shape, np.int32)
-            np.add(term, np.multiply(self._u, np.int32(u), out=part), out=term)
+            np.add(term, np.multiply(self._u, u, out=part, dtype=np.int32), out=term)
         np.add(term, np.int32((HALF if self._full else 0) - 128 * (u + v)), out=term)
         if not self._full:
             return term
