@@ -87,8 +87,6 @@ def build_result(
         "v": 1, "camera": camera, "seq": seq, "trigger": trigger, "ts_ns": ts_ns, "clock": clock, "outcome": outcome,
         "reason": reason,
     }  # fmt: skip
-    if repeated:
-        fields["repeated"] = True
     if model is not None:
         fields["model"] = model
     if generation is not None:
@@ -101,6 +99,8 @@ def build_result(
         fields["latency_ms"] = latency_ms
     if tensor is not None:
         fields["shape"] = list(tensor.shape)
+    if repeated:
+        fields["repeated"] = True  # last, where mark_repeated looks for it
     parts = [result_topic(camera), encode_object(fields)]
     rows = boxes if tensor is None else tensor
     if rows is not None:

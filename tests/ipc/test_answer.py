@@ -51,6 +51,8 @@ def test_repeated_marks_once() -> None:
     once = mark_repeated(built())
     assert parse_result(once).repeated and mark_repeated(once) == once
     assert parse_result(once).objects == parse_result(built()).objects
+    marked = build_result("cam", 1, None, None, None, "ok", repeated=True, model="m", latency_ms={})
+    assert mark_repeated(marked) == marked and parse_result(marked).repeated
 
 
 def test_refuses_to_build_what_must_not_leave() -> None:

@@ -8,6 +8,8 @@ import random
 import select
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,6 +155,18 @@ class TestClient:
     def test_nobody_serves(self, tmp_path: Path) -> None:
         with pytest.raises(ControlError, match="is orind serving"):
             ControlClient(tmp_path / "control")
+
+    def test_no_permission(self, tmp_path: Path) -> None:
+        server = ControlServer(tmp_path / "control")
+        code = (
+            "import os, sys; from orind.ipc.control import ControlClient\n"
+            "if os.getuid() == 0: os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
+            "ControlClient(sys.argv[1])\n"
+        )
+        server.path.chmod(0)
+        done = subprocess.run([sys.executable, "-c", code, server.path], capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and "Permission denied: are you in the group orind?" in done.stderr
+        server.close()
 
     def test_time_out(self, tmp_path: Path) -> None:
         server = ControlServer(tmp_path / "control")
