@@ -46,7 +46,9 @@ class Dither:
         self._noted_ns = now_ns
         share = min(max(place - self._low, 0.0), 1.0)
         self._debt_s += (share - (self._index > self._low)) * elapsed_s * busy
-        self._debt_s = min(max(self._debt_s, -self._debt_unit_s), self._debt_unit_s)
+        # regular operation needs -0.5 to 1.5 units; more would be paid back long after the reason has gone
+        bound = 2.0 * self._debt_unit_s
+        self._debt_s = min(max(self._debt_s, -bound), bound)
         moved = self._move_pair(place, last, now_ns)
         if moved or now_ns - self._since_ns >= self._dwell_ns:
             self._set(self._pick(place, last), now_ns)

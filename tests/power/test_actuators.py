@@ -1,0 +1,138 @@
+"""Clock caps over a tree: rounding, the mode's envelope, refusals, and restoring after a crash."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from orind.power.actuators import Caps, read_mode_id, restore_saved
+from orind.power.board import BoardFacts
+from orind.power.errors import PowerError, SysfsError
+from orind.power.plant.board import PlantBoard
+from orind.power.plant.tree import DEVFREQ
+from orind.power.sysfs import Sysfs
+
+TOP, MHZ = 1_300_500_000, 1_000_000
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "power-state.json"
+
+
+def _max(plant: PlantBoard) -> int:
+    return int((plant.root / DEVFREQ / "max_freq").read_text())
+
+
+def _set_mode(plant: PlantBoard, mode: int) -> None:
+    (plant.root / "var/lib/nvpmodel/status").write_text(f"pmode:{mode:04d} fmode:quiet\n")
+
+
+@pytest.mark.parametrize(("asked_mhz", "step_mhz"), [(612, 612), (700, 612), (1300.4, 1224), (9999, 1300.5), (1, 306)])
+def test_caps_are_steps_of_the_table(plant: PlantBoard, agx: BoardFacts, state: Path, asked_mhz: float,
+                                     step_mhz: float) -> None:
+    caps = Caps(plant.root, agx, state)
+    assert len(caps.gpu_table_hz) == 11
+    assert caps.set_gpu_max(round(asked_mhz * MHZ), "test") == round(step_mhz * MHZ) == _max(plant) == caps.gpu_cap_hz()
+
+
+def test_the_mode_is_the_envelope(plant: PlantBoard, agx: BoardFacts, state: Path) -> None:
+    caps = Caps(plant.root, agx, state)
+    assert caps.gpu_clocks_hz()[-1] == TOP
+    _set_mode(plant, 2)
+    assert caps.gpu_clocks_hz()[-1] == 612 * MHZ
+    assert caps.set_gpu_max(TOP, "test") == 612 * MHZ
+    _set_mode(plant, 99)  # not in our facts: the board's table is the envelope
+    assert caps.gpu_clocks_hz()[-1] == TOP
+
+
+@pytest.mark.parametrize(("text", "mode"), [("pmode:0002", 2), ("pmode:0003 fmode:cool", 3), ("pmode:", None),
+                                            ("fmode:quiet", None)])
+def test_mode_file(plant: PlantBoard, text: str, mode: int | None) -> None:
+    (plant.root / "var/lib/nvpmodel/status").write_text(text + "\n")
+    assert read_mode_id(Sysfs(plant.root)) == mode
+    assert read_mode_id(Sysfs(plant.root / "sys")) is None
+
+
+def test_restore_puts_back_what_was_found(plant: PlantBoard, agx: BoardFacts, state: Path) -> None:
+    (plant.root / DEVFREQ / "max_freq").write_text(f"{1020 * MHZ}\n")
+    caps = Caps(plant.root, agx, state)
+    assert caps.restore() == () and _max(plant) == 1020 * MHZ, "nothing changed, nothing to restore"
+    caps.set_gpu_max(408 * MHZ, "test")
+    caps.set_gpu_max(306 * MHZ, "test")
+    assert caps.restore() == (f"/sys/class/devfreq/17000000.gpu/max_freq: {1020 * MHZ}",)
+    assert _max(plant) == 1020 * MHZ and not state.exists()
+    caps.set_gpu_max(510 * MHZ, "a second life")
+    assert restore_saved(state) and _max(plant) == 1020 * MHZ
+
+
+def test_after_a_crash_the_board_s_own_value_is_kept(plant: PlantBoard, agx: BoardFacts, state: Path) -> None:
+    Caps(plant.root, agx, state).set_gpu_max(408 * MHZ, "then it was killed")
+    assert state.exists() and _max(plant) == 408 * MHZ
+    again = Caps(plant.root, agx, state)
+    assert _max(plant) == TOP, "the next start puts it back first"
+    again.set_gpu_max(306 * MHZ, "test")
+    again.restore()
+    assert _max(plant) == TOP
+
+
+def test_a_mode_change_in_between_wins_over_the_saved_value(plant: PlantBoard, agx: BoardFacts, state: Path) -> None:
+    Caps(plant.root, agx, state).set_gpu_max(408 * MHZ, "test")
+    _set_mode(plant, 3)
+    restore_saved(state)
+    assert _max(plant) == 816 * MHZ, "what nvpmodel would have written"
+
+
+def test_a_plant_that_is_gone_needs_no_restoring(plant: PlantBoard, agx: BoardFacts, state: Path) -> None:
+    Caps(plant.root, agx, state).set_gpu_max(408 * MHZ, "test")
+    shutil.rmtree(plant.root)
+    assert restore_saved(state) == () and not state.exists()
+
+
+def test_a_restore_that_fails_keeps_the_file(plant: PlantBoard, agx: BoardFacts, state: Path) -> None:
+    Caps(plant.root, agx, state).set_gpu_max(408 * MHZ, "test")
+    (plant.root / "sys/class/devfreq/17000000.gpu").unlink()
+    with pytest.raises(PowerError, match=r"not restored, .* kept: /sys/class/devfreq"):
+        restore_saved(state)
+    assert state.exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1, "root": 3}',
+                                  '{"version": 1, "root": "/", "values": 3}'])
+def test_a_damaged_file_is_named(state: Path, text: str) -> None:
+    state.write_text(text)
+    with pytest.raises(PowerError, match=r"power-state\.json: the saved clock caps cannot be read"):
+        restore_saved(state)
+
+
+def test_a_file_of_another_version_is_refused(state: Path) -> None:
+    state.write_text(json.dumps({"version": 2}))
+    with pytest.raises(PowerError, match="made by another orind"):
+        restore_saved(state)
+
+
+def test_no_file_is_nothing_to_do(state: Path) -> None:
+    assert restore_saved(state) == ()
+
+
+def test_no_cap_without_a_saved_state(plant: PlantBoard, agx: BoardFacts, tmp_path: Path) -> None:
+    caps = Caps(plant.root, agx, tmp_path / "absent" / "state.json")
+    with pytest.raises(PowerError, match="no cap is changed before they are safe"):
+        caps.set_gpu_max(408 * MHZ, "test")
+    assert _max(plant) == TOP
+
+
+def test_a_refused_write_is_told(plant: PlantBoard, agx: BoardFacts, state: Path) -> None:
+    caps = Caps(plant.root, agx, state)
+    caps.set_gpu_max(408 * MHZ, "test")
+    (plant.root / DEVFREQ / "max_freq").unlink()
+    with pytest.raises(SysfsError, match="ENOENT"):
+        caps.set_gpu_max(510 * MHZ, "test")
+
+
+def test_no_gpu_is_refused_at_the_start(tmp_path: Path, agx: BoardFacts, state: Path) -> None:
+    with pytest.raises(PowerError, match=r"no GPU clock under .* is the GPU driver loaded"):
+        Caps(tmp_path, agx, state)

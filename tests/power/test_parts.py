@@ -1,0 +1,168 @@
+"""The governor's parts alone: window, dithering, limits, busy share, trust, thermal budget."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orind.power.dither import Dither
+from orind.power.errors import PowerError
+from orind.power.limits import Limits, in_force
+from orind.power.policy import Policy
+from orind.power.steward import BusyShare
+from orind.power.thermal import ThermalBudget
+from orind.power.window import SlidingMean
+
+TICK = 100_000_000
+TABLE = [16.0, 18.0, 20.3, 23.1, 26.0, 29.2, 33.0]
+
+
+@given(st.lists(st.tuples(st.integers(1, 700), st.floats(0, 100)), min_size=1, max_size=30))
+def test_sliding_mean_equals_direct_summation(parts: list[tuple[int, float]]) -> None:
+    window = SlidingMean(430)
+    for lasted, value in parts:
+        window.add(lasted, value)
+    line = [value for lasted, value in parts for _ in range(lasted)][-430:]
+    assert window.mean() == pytest.approx(sum(line) / len(line))
+    assert window.full == (len(line) == 430)
+
+
+def test_sliding_mean_of_nothing() -> None:
+    window = SlidingMean(430)
+    window.add(0, 5.0)
+    assert window.mean() is None and not window.full
+    window.add(10, 5.0)
+    window.clear()
+    assert window.mean() is None
+
+
+@given(st.floats(10, 40))
+@settings(max_examples=60)
+def test_dithering_meets_the_target_on_two_neighbours(target: float) -> None:
+    dither = Dither(TICK, TICK)
+    used = [dither.choose(TABLE, target, 1.0, 10**9 + i * TICK) for i in range(400)]
+    assert max(used) - min(used) <= 1
+    mean = sum(TABLE[i] for i in used[1:]) / 399
+    assert mean == pytest.approx(min(max(target, TABLE[0]), TABLE[-1]), abs=0.05)
+
+
+@given(st.integers(0, 2**32), st.floats(0.001, 0.02))
+@settings(max_examples=40)
+def test_a_drifting_target_never_uses_three_steps_in_a_second(seed: int, drift: float) -> None:
+    r, dither, target, used = random.Random(seed), Dither(TICK, TICK), 22.0, []
+    for i in range(600):
+        target += drift * r.choice((-1, 1, 1)) + r.gauss(0, 0.02)
+        used.append(dither.choose(TABLE, target, 1.0, 10**9 + i * TICK))
+    assert all(len(set(used[i:i + 10])) <= 2 for i in range(590))
+
+
+def test_a_large_change_is_followed_at_once() -> None:
+    dither = Dither(TICK, TICK)
+    dither.choose(TABLE, 31.0, 1.0, 10**9)
+    assert dither.choose(TABLE, 17.0, 1.0, 10**9 + TICK) in (0, 1)
+    assert dither.choose(TABLE, 31.0, 1.0, 10**9 + 2 * TICK) in (5, 6)
+
+
+def test_dwell_is_kept_with_jittering_ticks() -> None:
+    dither, now, changes, last = Dither(3 * TICK, TICK), 10**9, [], -1
+    r = random.Random(1)
+    for _ in range(500):
+        now += TICK + r.randint(-5_000_000, 5_000_000)
+        index = dither.choose(TABLE, 21.7, 1.0, now)
+        if index != last:
+            changes.append(now)
+            last = index
+    gaps = [b - a for a, b in pairwise(changes[1:])]
+    assert len(gaps) > 50 and min(gaps) >= 2.7 * TICK
+
+
+def test_idle_builds_no_debt() -> None:
+    dither = Dither(TICK, TICK)
+    used = [dither.choose(TABLE, 21.7, 0.0, 10**9 + i * TICK) for i in range(100)]
+    assert len(set(used)) == 1
+
+
+def test_a_table_of_one_and_a_shrinking_one() -> None:
+    dither = Dither(TICK, TICK)
+    assert dither.choose([20.0], 25.0, 1.0, 10**9) == 0
+    assert dither.choose([20.0], 15.0, 1.0, 2 * 10**9) == 0
+    dither.choose(TABLE, 33.0, 1.0, 3 * 10**9)
+    assert dither.choose(TABLE[:3], 33.0, 1.0, 4 * 10**9) == 2
+
+
+def test_force_overrides_and_is_left_again() -> None:
+    dither = Dither(TICK, TICK)
+    dither.choose(TABLE, 31.0, 1.0, 10**9)
+    assert dither.force(0, 10**9 + 1) == 0
+    assert dither.choose(TABLE, 31.0, 1.0, 2 * 10**9) in (5, 6)
+
+
+def test_limits_round_trip() -> None:
+    limits = Limits(5 * 10**9, 4, 12.5, "warm", "why")
+    assert Limits.from_json(limits.to_json()) == limits
+    free = Limits(None, 1, None, "free", "")
+    assert Limits.from_json(free.to_json().encode()) == free
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("{", "not JSON"), ("[]", "must be an object"), ('{"batch_max": 1}', "must be an object"),
+    ('{"expires_ns": 1.5, "batch_max": 1, "pace_hz": null, "level": "free", "reason": ""}', "expires_ns"),
+    ('{"expires_ns": 1, "batch_max": 0, "pace_hz": null, "level": "free", "reason": ""}', "batch_max"),
+    ('{"expires_ns": 1, "batch_max": true, "pace_hz": null, "level": "free", "reason": ""}', "batch_max"),
+    ('{"expires_ns": 1, "batch_max": 1, "pace_hz": 0, "level": "free", "reason": ""}', "pace_hz"),
+    ('{"expires_ns": 1, "batch_max": 1, "pace_hz": NaN, "level": "free", "reason": ""}', "pace_hz"),
+    ('{"expires_ns": 1, "batch_max": 1, "pace_hz": 3, "level": "tepid", "reason": ""}', "level must be one of free"),
+])
+def test_malformed_limits_are_refused(text: str, message: str) -> None:
+    with pytest.raises(PowerError, match=message):
+        Limits.from_json(text)
+
+
+def test_limits_end() -> None:
+    lowest = Policy.from_dict({"budget_w": 30, "lowest_pace_hz": 3}).lowest("no word")
+    latest = Limits(2_000, 8, None, "free", "fine")
+    assert in_force(None, 0, lowest) is lowest
+    assert in_force(latest, 1_999, lowest) is latest
+    assert in_force(latest, 2_000, lowest) is lowest
+    assert (lowest.pace_hz, lowest.batch_max, lowest.expires_ns) == (3.0, 1, None)
+    assert in_force(lowest, 10**18, latest) is lowest
+
+
+def test_busy_share() -> None:
+    share = BusyShare()
+    assert share.take((100, 10)) is None, "first look"
+    assert share.take((200, 60)) == 0.5
+    assert [share.take((200, 60)) for _ in range(5)] == [0.5, 0.5, 0.5, None, None], "held for three looks"
+    assert share.take((300, 60)) == 0.0
+    assert share.take((400, 260)) == 1.0, "never above one"
+    assert share.take((500, 10)) is None, "counter went back: a new writer"
+    assert share.take((600, 20)) == 0.1
+    assert share.take(None) is None and share.take((700, 30)) is None
+    assert share.take((650, 30)) is None, "time went back"
+
+
+def test_thermal_budget_does_not_bind_when_cool_and_brakes_when_hot() -> None:
+    thermal = ThermalBudget(80_000, 85_000, 430_000_000)
+    assert thermal.set_point_c == 83.5
+    assert thermal.budget_mw(50.0, 20_000, TICK, 15_000, 30_000) == 30_000 and not thermal.warm
+    for _ in range(100):
+        budget = thermal.budget_mw(84.0, 30_000, TICK, 15_000, 30_000)
+    assert 15_000 <= budget < 30_000 and thermal.warm and not thermal.braking
+    thermal.budget_mw(85.0, 30_000, TICK, 15_000, 30_000)
+    assert thermal.braking
+    thermal.budget_mw(83.6, 30_000, TICK, 15_000, 30_000)
+    assert thermal.braking, "until the set point is regained"
+    thermal.budget_mw(83.4, 20_000, TICK, 15_000, 30_000)
+    assert not thermal.braking
+
+
+def test_thermal_budget_without_power_is_the_floor_or_the_last() -> None:
+    thermal = ThermalBudget(80_000, 85_000, 430_000_000)
+    assert thermal.budget_mw(50.0, None, TICK, 15_000, 30_000) == 15_000
+    assert thermal.budget_mw(50.0, 20_000, 10**9, 15_000, 30_000) == 30_000
+    assert thermal.budget_mw(50.0, None, TICK, 15_000, 30_000) == 30_000
+    assert thermal.budget_mw(50.0, 20_000, TICK, 40_000, 30_000) == 30_000, "floor above ceiling: the ceiling"
