@@ -72,8 +72,8 @@ class Graph:
         for node in self.nodes:
             for name in node.inputs:
                 if name and name not in known:
-                    raise ModelError(f"{self.file}: node '{node.name}' ({node.op}) reads '{name}', which nothing before "
-                                     "it makes: the graph has a cycle or lacks a tensor; export the model again")
+                    raise ModelError(f"{self.file}: node '{node.name}' ({node.op}) reads '{name}', which nothing "
+                                     "before it makes: the graph has a cycle or lacks a tensor; export the model again")
             for name in node.outputs:
                 if name and name in known:
                     raise ModelError(f"{self.file}: node '{node.name}' ({node.op}) makes '{name}' a second time; "

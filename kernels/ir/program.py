@@ -1,4 +1,4 @@
-"""What an executor runs: linear steps over tensors at fixed offsets of one arena. Lowering writes it, a plan carries it.
+"""What an executor runs: linear steps over tensors at fixed offsets of one arena. Lowering makes it, a plan has it.
 
 Nothing here knows of ONNX. A tensor is one frame's; a program of batch N holds N frames of every tensor, `frame_bytes`
 apart. Channel map: the logical channels of an NHWC tensor are segments, each starting at a physical channel that is a

@@ -20,17 +20,17 @@ Attrs = Mapping[str, Any]
 
 
 def sigmoid(x: Array) -> Array:
-    return (1 / (1 + np.exp(-x.astype(np.float64)))).astype(x.dtype)
+    return np.asarray(1 / (1 + np.exp(-x.astype(np.float64))), dtype=x.dtype)
 
 
 def softplus(x: Array) -> Array:
-    return np.logaddexp(0, x.astype(np.float64)).astype(x.dtype)
+    return np.asarray(np.logaddexp(0, x.astype(np.float64)), dtype=x.dtype)
 
 
 def gelu(x: Array) -> Array:
     from math import erf
     wide = x.astype(np.float64)
-    return (wide * 0.5 * (1 + np.vectorize(erf, otypes=[np.float64])(wide / np.sqrt(2)))).astype(x.dtype)
+    return np.asarray(wide * 0.5 * (1 + np.vectorize(erf, otypes=[np.float64])(wide / np.sqrt(2))), dtype=x.dtype)
 
 
 ACTIVATIONS: dict[str, Callable[[Array, Attrs], Array]] = {
@@ -51,8 +51,8 @@ def windows(x: Array, kernel: Sequence[int], strides: Sequence[int], pads: Seque
     """(N, C, Ho, Wo, kh, kw) windows of (N, C, H, W); pads are ONNX's (top, left, bottom, right)."""
     padded = np.pad(x, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])), constant_values=x.dtype.type(fill))
     span = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    view = np.lib.stride_tricks.sliding_window_view(padded, span, axis=(2, 3))  # type: ignore[call-overload]
-    return view[:, :, ::strides[0], ::strides[1], ::dilations[0], ::dilations[1]]  # type: ignore[no-any-return]
+    view: Array = np.lib.stride_tricks.sliding_window_view(padded, span, axis=(2, 3))
+    return view[:, :, ::strides[0], ::strides[1], ::dilations[0], ::dilations[1]]
 
 
 def convolve(x: Array, w: Array, bias: Array | None, attrs: Attrs) -> Array:
@@ -64,11 +64,11 @@ def convolve(x: Array, w: Array, bias: Array | None, attrs: Attrs) -> Array:
     view = view.reshape(n, groups, c // groups, ho, wo, *kernel)
     split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
     y = np.einsum("ngchwrs,gocrs->ngohw", view, split, optimize=True).reshape(n, w.shape[0], ho, wo)
-    return y.astype(x.dtype) if bias is None else (y + bias[:, None, None]).astype(x.dtype)
+    return np.asarray(y if bias is None else y + bias[:, None, None], dtype=x.dtype)
 
 
 def _conv(node: Node, x: Array, w: Array, b: Array | None = None, residual: Array | None = None) -> Array:
-    y = convolve(x, w, b, node.attrs)
+    y: Array = convolve(x, w, b, node.attrs)
     if node.attrs.get("activation"):
         y = ACTIVATIONS[node.attrs["activation"]](y, node.attrs.get("activation_attrs", {}))
     if residual is not None:
@@ -78,7 +78,7 @@ def _conv(node: Node, x: Array, w: Array, b: Array | None = None, residual: Arra
 
 
 def _gemm(node: Node, a: Array, b: Array, c: Array | None = None) -> Array:
-    y = (a.T if node.attrs.get("transA") else a) @ (b.T if node.attrs.get("transB") else b)
+    y: Array = (a.T if node.attrs.get("transA") else a) @ (b.T if node.attrs.get("transB") else b)
     y = y * y.dtype.type(node.attrs.get("alpha", 1.0))
     return y if c is None else y + c * y.dtype.type(node.attrs.get("beta", 1.0))
 
@@ -86,19 +86,20 @@ def _gemm(node: Node, a: Array, b: Array, c: Array | None = None) -> Array:
 def _batch_norm(node: Node, x: Array, scale: Array, b: Array, mean: Array, var: Array) -> Array:
     side = (1, -1) + (1,) * (x.ndim - 2)
     k = scale / np.sqrt(var + node.attrs.get("epsilon", 1e-5))
-    return ((x - mean.reshape(side)) * k.reshape(side) + b.reshape(side)).astype(x.dtype)
+    return np.asarray((x - mean.reshape(side)) * k.reshape(side) + b.reshape(side), dtype=x.dtype)
 
 
 def _max_pool(node: Node, x: Array) -> Array:
     a = node.attrs
     least = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
-    return windows(x, a["kernel_shape"], a["strides"], a["pads"], a["dilations"], least).max((4, 5))
+    return np.asarray(windows(x, a["kernel_shape"], a["strides"], a["pads"], a["dilations"], least).max((4, 5)))
 
 
 def _average_pool(node: Node, x: Array) -> Array:
     a = node.attrs
+
     def sums(v: Array) -> Array:
-        return windows(v, a["kernel_shape"], a["strides"], a["pads"], (1, 1), 0).sum((4, 5))
+        return np.asarray(windows(v, a["kernel_shape"], a["strides"], a["pads"], (1, 1), 0).sum((4, 5)))
     count = float(np.prod(a["kernel_shape"])) if a.get("count_include_pad") else sums(np.ones_like(x[:1, :1]))
     return np.asarray(sums(x) / count, dtype=x.dtype)
 
@@ -152,8 +153,8 @@ def _unsqueeze(node: Node, x: Array, axes: Array) -> Array:
 
 
 def _softmax(node: Node, x: Array) -> Array:
-    e = np.exp(x - x.max(node.attrs.get("axis", -1), keepdims=True))
-    return e / e.sum(node.attrs.get("axis", -1), keepdims=True)
+    e: Array = np.exp(x - x.max(node.attrs.get("axis", -1), keepdims=True))
+    return np.asarray(e / e.sum(node.attrs.get("axis", -1), keepdims=True))
 
 
 def _divide(node: Node, a: Array, b: Array) -> Array:

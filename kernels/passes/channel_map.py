@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..ir.graph import Graph, Node
 
 UNIT = 16
-SAME_MAP = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "Resize", "Add", "Sub", "Mul", "Clip", "Requantise",
-                      "Relu", "Sigmoid", "SiLU", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu"})
+SAME_MAP = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "Resize", "Add", "Sub", "Mul", "Clip",
+                      "Requantise", "Relu", "Sigmoid", "SiLU", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu"})
 Cuts = dict[str, set[int]]
 
 
@@ -99,7 +100,7 @@ def map_channels(graph: Graph, nodes: Collection[Node], images: Collection[str],
     sizes: dict[str, tuple[int, ...]] = {}
     for name in images:
         edges = [0, *sorted(cuts[name]), graph.shape(name)[1]]
-        sizes[name] = tuple(b - a for a, b in zip(edges, edges[1:], strict=False))
+        sizes[name] = tuple(b - a for a, b in pairwise(edges))
     inside: dict[str, tuple[str, int]] = {}           # tensor -> (tensor it is a part of, first segment there)
 
     def resolve(name: str) -> tuple[str, int]:

@@ -33,8 +33,7 @@ def _is_image_node(graph: Graph, node: Node, body: frozenset[str]) -> bool:
     if node.op not in IN_BODY or node.name not in body:
         return False
     if node.op in ("Concat", "Split"):
-        return node.attrs.get("axis", 0) % 4 == 1 and len(live) == len(node.inputs) or (
-            node.op == "Split" and node.attrs.get("axis", 0) % 4 == 1)
+        return node.attrs.get("axis", 0) % 4 == 1 and (node.op == "Split" or len(live) == len(node.inputs))
     if node.op in ("Add", "Sub", "Mul"):
         gate = node.op == "Mul" and any(graph.shape(n)[2:] == (1, 1) for n in live)
         same = len({graph.shape(n)[1] for n in live}) == 1

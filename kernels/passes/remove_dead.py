@@ -14,7 +14,7 @@ def _changes_nothing(graph: Graph, node: Node) -> bool:
     if node.op in ("Identity", "Dropout"):
         return True
     if node.op == "Cast":
-        return graph.tensors[node.inputs[0]].dtype == node.attrs["to"]
+        return bool(graph.tensors[node.inputs[0]].dtype == node.attrs["to"])
     if node.op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand"):
         return graph.shape(node.inputs[0]) == graph.shape(node.output)
     return node.op == "Pad" and not graph.constants[node.inputs[1]].any()
@@ -37,4 +37,4 @@ def remove_dead(graph: Graph) -> Graph:
             needed.update(node.inputs)
     return Graph(graph.file, graph.inputs, graph.outputs, tuple(reversed(alive)),
                  {name: value for name, value in graph.constants.items() if name in needed},
-                 {name: info for name, info in graph.tensors.items()}, graph.input_layout)
+                 graph.tensors, graph.input_layout)

@@ -44,7 +44,7 @@ class Histogram:
         self.counts += np.bincount(index, minlength=BINS)
 
     def centres(self) -> npt.NDArray[np.float64]:
-        return (np.arange(BINS) + 0.5) * (self.top / BINS)
+        return (np.arange(BINS, dtype=np.float64) + 0.5) * (self.top / BINS)
 
     def error(self, scale: float) -> float:
         """Expected squared error, summed over all values, of int8 codes with this scale."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..ir.errors import ModelError
 from ..picture import Picture, PictureError
 from ..pre import jpeg
-from ..pre.preprocess import Preprocessor, PreprocessError, input_table
+from ..pre.preprocess import PreprocessError, Preprocessor, input_table
 from ..spec import ModelSpec
 
 Array = npt.NDArray[Any]
@@ -65,7 +65,8 @@ def load_picture(path: Path) -> Picture:
 class Source:
     """Writes preprocessed pictures into an input of the given type and scale."""
 
-    def __init__(self, spec: ModelSpec, shape: tuple[int, ...], dtype: str, scale: float, nchw: bool, file: str) -> None:
+    def __init__(self, spec: ModelSpec, shape: tuple[int, ...], dtype: str, scale: float, nchw: bool,
+                 file: str) -> None:
         self.spec = spec
         self.shape = shape
         self.nchw = nchw

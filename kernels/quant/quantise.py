@@ -101,7 +101,8 @@ class IntegerNumbers:
                                           contract.TABLE_HIGH)
             table = out.constant(f"{node.name}/table", values)
         if "bounds" in a:
-            low, high = contract.clip_codes(*a["bounds"], y.scale)
+            least, most = a["bounds"]
+            low, high = contract.clip_codes(least, most, y.scale)
         residual, m_r = "", 0.0
         if len(node.inputs) > 3:
             residual = node.inputs[3]

@@ -1,4 +1,4 @@
-"""The table by layer of a build's report: op, shape, precision, SQNR, multiply-accumulates, bytes. Caller: `build.py`."""
+"""The table by layer of a build's report: op, shape, precision, SQNR, MACs, bytes. Caller: `build.py`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The independent judge of INT8: every integer step computed again in int64 and float64, from what the step read.
 
 Shares no code with the executor and reads the program only as a description. fmul and fadd are formed in float64 and
-rounded once to float32, which is exact: a product of two float32 fits float64, and a float64 sum of two float32 rounds to
-the same float32 (53 >= 2 * 24 + 2).
+rounded once to float32, which is exact: a product of two float32 fits float64, and a float64 sum of two float32 rounds
+to the same float32 (53 >= 2 * 24 + 2).
 """
 
 from __future__ import annotations
