@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,48}$")]
 CameraName = Annotated[str, Field(min_length=1, max_length=64)]
+# `{run_dir}` stands for the configuration's run_dir
 Endpoint = Annotated[str, Field(pattern=r"^(ipc|tcp)://.+$")]
 
 

@@ -88,11 +88,14 @@ def _read(path: Path) -> LinedYaml:
 
 
 def _absolute(config: Config, folder: Path) -> Config:
+    """Paths made absolute; `{run_dir}` in an endpoint filled in."""
     raw = config.model_dump()
+    raw["run_dir"] = str(folder / raw["run_dir"])
     for entry in raw["models"].values():
         entry["plan"] = str(folder / entry["plan"])
+    for entry in [*raw["sources"], *([raw["results"]] if raw["results"] else [])]:
+        entry["endpoint"] = entry["endpoint"].replace("{run_dir}", raw["run_dir"])
     if raw["power"] is not None:
         raw["power"]["policy"] = str(folder / raw["power"]["policy"])
         raw["power"]["root"] = str(folder / raw["power"]["root"])
-    raw["run_dir"] = str(folder / raw["run_dir"])
     return Config.model_validate(raw)
