@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`fixed`: wait for `max_size` frames, at most `window_ns`. `window`: take what came within `window_ns` of the first."""
+    """fixed: wait for `max_size` frames, at most `window_ns`. window: take what came within it of the first."""
 
     mode: str
     max_size: int
@@ -20,7 +20,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the decision depends on. `deadlines_ns` belong to the queued frames in the order in which they would be taken."""
+    """What the decision depends on. `deadlines_ns`: of the queued frames, in the order in which they would be taken."""
 
     queued: int
     first_ns: int

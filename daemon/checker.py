@@ -1,7 +1,7 @@
 """The short-lived process that reads and checks a configuration and everything it names.
 
-Started by the nursery for main (`python -m orind.daemon.checker FD CONFIG`), and called by `orind check`. It verifies every
-plan's hash and copies it once into a sealed memfd, so that main and the engines see files that can no longer change.
+Started by the nursery for main (`python -m orind.daemon.checker FD CONFIG`), and called by `orind check`. It verifies
+every plan's hash and copies it once into a sealed memfd, so that main and engines see files that can no longer change.
 Invariant: it answers exactly once, with the whole configuration or with every mistake.
 """
 
@@ -20,6 +20,7 @@ from ..kernels.ir.errors import ProgramError
 from ..kernels.model import Interface, interface_of
 from ..kernels.plan.layout import PlanError
 from ..kernels.plan.memfd import seal_into_memfd
+from ..kernels.pre import jpeg
 from ..kernels.pre.outputs import DecoderError
 from ..kernels.spec import ModelSpec, SpecError
 from .config import Config
@@ -70,6 +71,8 @@ def check(path: Path) -> Checked:
             except (PlanError, SpecError, ProgramError, DecoderError, OSError) as error:
                 result.problems.append(f"{path}: models.{name}.plan: {_text(error, entry.plan)}")
         result.problems += [f"{path}: {p}" for p in _misfits(result.config, result.plans)]
+        if result.config.decode.workers and not jpeg.available():
+            result.problems.append(f"{path}: decode.workers: {jpeg.REMEDY}, or set it to 0 to serve no JPEG")
     if result.problems:
         result.close()
     return result
@@ -123,7 +126,7 @@ def describe(checked: Checked) -> dict[str, Any]:
                 "interface": asdict(p.interface),
             }
             for p in checked.plans
-        ],  # fmt: skip
+        ],
     }
 
 

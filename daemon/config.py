@@ -161,6 +161,6 @@ class Config(Section):
         if self.stop.drain_timeout_s * 1000 <= engine.batch_watchdog_ms:
             found.append(
                 f"stop.drain_timeout_s: {self.stop.drain_timeout_s:g} s must be above "
-                f"engine.batch_watchdog_ms = {engine.batch_watchdog_ms:g}, or a drain cuts off a batch that is allowed to run"
+                f"engine.batch_watchdog_ms = {engine.batch_watchdog_ms:g}, or a drain cuts off a running batch"
             )
         return found

@@ -21,7 +21,7 @@ BOARDS = Path(__file__).parent.parent / "configs" / "boards"
 
 
 class ConfigError(Exception):
-    """The configuration is refused. `problems` holds one line a mistake: `FILE:LINE: key: what is wrong and what to do`."""
+    """The configuration is refused. `problems` holds one line a mistake: `FILE:LINE: key: what is wrong`."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -30,7 +30,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PowerFiles:
-    """What the steward needs, as plain tables: the board's facts, its mode ('' = the table's default) and the policy."""
+    """What the steward needs, as plain tables: the board's facts, its mode ('': not said) and the policy."""
 
     board: dict[str, Any]
     mode: str
@@ -51,7 +51,7 @@ def load(path: Path) -> Config:
 
 
 def load_power(config: Config) -> PowerFiles | None:
-    """Read the board's facts and the policy that `config.power` names. Raises ConfigError; None without a power section."""
+    """Read the board's facts and the policy that `config.power` names, if any. Raises ConfigError."""
     if config.power is None:
         return None
     board_name, _, mode = config.power.board.partition(":")

@@ -6,7 +6,6 @@ Exit 0 unless something is missing that `serve` cannot do without.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import platform
@@ -17,7 +16,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from ..kernels.pre.jpeg import LIBRARY
+from ..kernels.pre import jpeg
 
 # L4T releases whose paths and names the board facts were written for; others are served with a warning
 KNOWN_L4T = ("R36.3", "R36.4", "R36.5", "R39.2")
@@ -70,12 +69,9 @@ def _libraries() -> Finding:
 
 
 def _jpeg() -> Finding:
-    try:
-        ctypes.CDLL(LIBRARY)
-    except OSError:
-        return Finding("jpeg", "warning", f"{LIBRARY} is missing, JPEG frames cannot be served: apt install libturbojpeg0 "
-                                          "(Ubuntu: libturbojpeg)")  # fmt: skip
-    return Finding("jpeg", "ok", LIBRARY)
+    if not jpeg.available():
+        return Finding("jpeg", "warning", f"JPEG frames cannot be served: {jpeg.REMEDY}")
+    return Finding("jpeg", "ok", jpeg.LIBRARY)
 
 
 def _notify() -> Finding:

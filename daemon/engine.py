@@ -1,8 +1,8 @@
 """The engine process: maps the plans and the slots, says READY after its golden check, then answers batches.
 
-Started by the nursery (`python -m orind.daemon.engine CHANNEL FAULT SLOTS RESULTS PLAN... START`). Imports no zmq, yaml or
-pydantic. Invariant: whatever goes wrong with one frame is that frame's error; whatever goes wrong with the engine is its
-last word and a non-zero exit.
+Started by the nursery (`python -m orind.daemon.engine CHANNEL FAULT SLOTS RESULTS PLAN... START`). Imports no zmq, yaml
+or pydantic. Invariant: whatever goes wrong with one frame is that frame's error; whatever goes wrong with the engine is
+its last word and a non-zero exit.
 """
 
 from __future__ import annotations

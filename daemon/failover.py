@@ -153,7 +153,7 @@ class Failover:
             engine.busy_since_ns = since_ns
 
     def lost(self, epoch: int, reason: str, now_ns: int) -> list[Action]:
-        """The engine died, reported a fault, answered wrongly or went silent. A second report of the same is ignored."""
+        """The engine died, reported a fault, answered wrongly or went silent. A second report is ignored."""
         engine = self.engines.pop(epoch, None)
         if engine is None:
             return []
@@ -175,7 +175,7 @@ class Failover:
         self._ended = True
 
     def tick(self, now_ns: int) -> list[Action]:
-        """What the passing of time calls for. Call it only after every socket has been read (a late main is not a dead engine)."""
+        """What the passing of time calls for. Call it after every socket was read: a late main is not a dead engine."""
         actions: list[Action] = []
         for engine in list(self.engines.values()):
             reason = self._overdue(engine, now_ns)

@@ -60,12 +60,11 @@ class Intake:
         stamp = self.stamps.stamp(header.ts_ns, header.clock, now_ns, same_host)
         budget_ms = camera.deadline_ms if header.deadline_ms is None else min(camera.deadline_ms, header.deadline_ms)
         rank = RANKS[camera.priority] if header.cls is None else max(RANKS[camera.priority], RANKS[header.cls])
-        frame = Trigger(
+        return Trigger(
             name, header.seq, header.trigger, header.ts_ns, stamp.clock, now_ns, stamp.capture_ns,
             stamp.capture_ns + int(budget_ms * 1e6), rank, camera.model, header.encoding, header.width, header.height,
             header.stride, header.dtype, header.shape, length,
         )  # fmt: skip
-        return frame
 
     def allowed(self, camera: str, now_ns: int) -> bool:
         """Whether the camera's token bucket has room for one more trigger."""

@@ -29,7 +29,7 @@ def die_with_parent(parent: int | None = None) -> None:
 
 
 def begin_child() -> None:
-    """The whole ritual. RLIMIT_CORE 1 (not 0) also stops piped core handlers: a core dump would delay end of file by 0.3 s."""
+    """The whole ritual. RLIMIT_CORE 1 (not 0) also stops piped core handlers: a dump delays end of file by 0.3 s."""
     for number in IGNORED_BY_CHILDREN:
         signal.signal(number, signal.SIG_IGN)
     die_with_parent()

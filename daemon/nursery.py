@@ -1,7 +1,7 @@
 """The process that starts all the others, so that main never blocks in a spawn.
 
-Started once by main (`python -m orind.daemon.nursery FD`). Requests on its socket: `spawn` (role, arguments, descriptors)
-and `kill`; reports: `spawned`, `spawn_failed`, `exited`. It dies with main, and every child dies with it (PDEATHSIG).
+Started once by main (`python -m orind.daemon.nursery FD`). Requests on its socket: `spawn` (role, arguments,
+descriptors) and `kill`; reports: `spawned`, `spawn_failed`, `exited`. It dies with main, and its children with it.
 Invariant: whatever it started it also reaps, and a process id is only signalled while it is an unreaped child of ours.
 """
 
@@ -34,6 +34,7 @@ class Nursery:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._roles: dict[int, str] = {}
 
     def run(self) -> None:
         """Serve until main closes its end."""
@@ -84,7 +85,7 @@ class Nursery:
         except OSError as error:
             self._report({"op": "spawn_failed", "id": number, "text": f"cannot start {role}: {error}"})
             return
-        self._children[number] = child
+        self._children[number], self._roles[number] = child, role
         self._report({"op": "spawned", "id": number, "pid": child.pid})
 
     def _kill(self, number: int) -> None:
@@ -96,11 +97,14 @@ class Nursery:
         for number, child in list(self._children.items()):
             status = child.poll()
             if status is not None:
-                del self._children[number]
+                del self._children[number], self._roles[number]
                 self._report({"op": "exited", "id": number, "status": status})
 
     def _end_children(self) -> None:
-        """Every child watches its socket and ends by itself when main is gone; whoever does not is killed."""
+        """A child with a channel ends by itself when main is gone; the HTTP process has none and holds nothing."""
+        for number, child in self._children.items():
+            if self._roles[number] == "http":
+                child.kill()
         for child in self._children.values():
             try:
                 child.wait(END_GRACE_S)

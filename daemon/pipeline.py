@@ -196,7 +196,7 @@ class Pipeline:
                 self._finish(frame, "ok", "", None, now_ns, describe(batch.plan.labels, rows))
 
     def replay(self, batches: list[Batch], reason: str, now_ns: int) -> None:
-        """Frames that a dead engine had: each again, alone. One that was alone at an earlier death already is poison."""
+        """Frames that a dead engine had: each again, alone. One that was suspect and alone is poison."""
         again: list[Trigger] = []
         for batch in batches:
             for frame in batch.frames:

@@ -1,4 +1,4 @@
-"""`orind power restore`: put the board's clocks back as they were before the daemon (ExecStopPost=, also after a crash)."""
+"""`orind power restore`: the board's clocks as they were before the daemon (ExecStopPost=, also after a crash)."""
 
 from __future__ import annotations
 

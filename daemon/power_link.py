@@ -42,7 +42,7 @@ class PowerLink:
         self.report: dict[str, Any] = dict(UNGOVERNED)
 
     def configure(self, section: dict[str, Any] | None, root: str) -> None:
-        """Take a (new) power section: board, mode and policy as the checker gave them. The old steward restores and ends."""
+        """Take a (new) power section: board, mode and policy from the checker. The old steward restores and ends."""
         wanted = (
             None if section is None else {**section, "root": root, "state": str(self._run_dir / "power-state.json")}
         )
@@ -63,7 +63,7 @@ class PowerLink:
         return None if self._lowest is None else in_force(self._latest, now_ns, self._lowest)
 
     def tick(self, now_ns: int) -> None:
-        """Start a steward where one is due: only after the one before has ended, so that it cannot undo the new caps."""
+        """Start a steward where one is due, after the one before has ended, so that it cannot undo the new caps."""
         gone = self._child is None or self._child.status is not None
         if self._section is not None and self._channel is None and gone and now_ns >= self._respawn_at_ns:
             self._respawn_at_ns = now_ns + RESPAWN_NS

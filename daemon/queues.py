@@ -1,7 +1,7 @@
 """The frames that wait for an engine, by model and rank. Pure: knows no sockets and no slots.
 
-Called by `pipeline.py`. Order: frames to be replayed after an engine's death first and each alone, then critical, normal,
-best effort, each first come first served. Only the newest best-effort frame of a camera is worth an answer.
+Called by `pipeline.py`. Order: frames to be replayed after an engine's death first and each alone, then critical,
+normal, best effort, each first come first served. Only the newest best-effort frame of a camera is worth an answer.
 """
 
 from __future__ import annotations

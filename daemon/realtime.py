@@ -1,6 +1,6 @@
 """What makes main's loop steady: pinned CPUs, a FIFO priority, locked memory, no collections in the hot path.
 
-Called once by main, after everything is allocated. Each wish of the configuration is granted or refused with its remedy.
+Called once by main, after everything is allocated. A wish of the configuration is granted or refused with its remedy.
 """
 
 from __future__ import annotations

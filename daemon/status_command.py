@@ -13,7 +13,9 @@ TIMEOUT_S = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "example: orind status --json | jq .frames\nexit code 0: serving; 1: running, but not fit to serve; 69: not running"
+    parser.epilog = (
+        "example: orind status --json | jq .frames\nexit code 1: it runs, but is not fit to serve; 69: not running"
+    )
     add_run_dir(parser)
     parser.add_argument("--json", action="store_true", help="the whole status as one JSON object")
 
@@ -42,8 +44,9 @@ def lines(status: dict[str, Any]) -> list[str]:
     ]
     if power.get("budget_w") is not None:
         text.append(
-            f"power    {_show(power['board_w'], 1)} of {power['budget_w']:.1f} W, junction {_show(power['tj_c'], 1)} C, "
-            f"GPU {_show(power['gpu_hz'], 0, 1e6)} of at most {_show(power['gpu_cap_hz'], 0, 1e6)} MHz"
+            f"power    {_show(power['board_w'], 1)} of {power['budget_w']:.1f} W, "
+            f"junction {_show(power['tj_c'], 1)} C, GPU {_show(power['gpu_hz'], 0, 1e6)} "
+            f"of at most {_show(power['gpu_cap_hz'], 0, 1e6)} MHz"
         )
     return text
 

@@ -68,7 +68,8 @@ def _latency(stages: dict[str, dict[str, float]]) -> str:
 
 def _engines(engines: list[dict[str, Any]]) -> str:
     rows = "".join(
-        f"<tr><td>{e['pid']}<td>{escape(e['role'])}<td>{escape(e['state'])}<td>{escape(e['device'])}<td class=n>{e['epoch']}"
+        f"<tr><td>{e['pid']}<td>{escape(e['role'])}<td>{escape(e['state'])}<td>{escape(e['device'])}"
+        f"<td class=n>{e['epoch']}"
         for e in engines
     )
     return f"<h2>Engines</h2><table><tr><th>pid<th>role<th>state<th>device<th class=n>epoch{rows}</table>"

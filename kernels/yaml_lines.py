@@ -121,18 +121,25 @@ def _strip_optional(schema: Any) -> Any:
     return schema
 
 
-def _refuse_duplicates(node: yaml.Node, path: Path) -> None:
+def _refuse_duplicates(node: yaml.Node, path: Path, visited: set[int] | None = None) -> None:
+    """`visited`: an aliased node is looked at once, or a few nested aliases would take for ever."""
+    visited = set() if visited is None else visited
+    if id(node) in visited:
+        return
+    visited.add(id(node))
     if isinstance(node, yaml.MappingNode):
         seen: dict[Hashable, int] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise YamlProblem(f"{path}:{line}: a key must be plain text")
             if key.value in seen:
                 raise YamlProblem(f"{path}:{line}: the key '{key.value}' stands twice (also in line {seen[key.value]})")
             seen[key.value] = line
-            _refuse_duplicates(value, path)
+            _refuse_duplicates(value, path, visited)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
-            _refuse_duplicates(value, path)
+            _refuse_duplicates(value, path, visited)
 
 
 def _child(node: yaml.Node, part: Any) -> tuple[int, yaml.Node] | None:

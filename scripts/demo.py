@@ -1,4 +1,4 @@
-"""The demonstration behind scripts/demo: real daemon, real plans, two cameras, one killed engine, one reload, one table.
+"""The demonstration behind scripts/demo: real daemon, real plans, two cameras, a killed engine, a reload, one table.
 
 Invariant: it ends with 0 only if every frame that was sent was answered exactly once, the counters add up, and the
 daemon took over and reloaded. The board is simulated, and every power figure is said to be.

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def judge_faces(answers: list[Answered], photographs: list[Path], expected_path:
 def gap_ms(answers: list[Answered], at_s: float, period_ms: float) -> float:
     """Largest interval between answers within 1 s of an event, less the period at which they normally come."""
     times = [a.at_s for a in answers if at_s - 0.2 <= a.at_s <= at_s + 1.0]
-    intervals = [b - a for a, b in zip(times, times[1:], strict=False) if b >= at_s]
+    intervals = [b - a for a, b in pairwise(times) if b >= at_s]
     return max(intervals, default=float("nan")) * 1e3 - period_ms
 
 
@@ -137,8 +138,9 @@ def summary(
     frames = status["frames"]
     lines += [
         "",
-        f"received {frames['received']} == outcomes {sum(frames[o] for o in OUTCOMES)} + in flight {frames['in_flight']}; "
-        f"state {status['state']}, generation {status['generation']}, {status['failovers']} failovers",
+        f"received {frames['received']} == outcomes {sum(frames[o] for o in OUTCOMES)} "
+        f"+ in flight {frames['in_flight']}; state {status['state']}, generation {status['generation']}, "
+        f"{status['failovers']} failovers",
         "",
     ]
     return lines
@@ -155,7 +157,7 @@ def power_plot(readings: list[dict[str, Any]]) -> list[str]:
     lines += plot("junction temperature (simulated)", "C", [r.get("tj_c") for r in readings])
     if caps:
         lines.append(
-            f"GPU clock cap between {min(caps):.0f} and {max(caps):.0f} MHz; the last reason: {readings[-1].get('reason')}"
+            f"GPU clock cap between {min(caps):.0f} and {max(caps):.0f} MHz; last reason: {readings[-1].get('reason')}"
         )
     return lines
 

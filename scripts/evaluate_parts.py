@@ -190,8 +190,10 @@ def main(arguments: list[str] | None = None) -> int:
     mean = sum(by_class.values()) / len(by_class)
     print(f"mAP50 {mean:.4f} on {options.count} parts with {defects} defects, seeds from {options.seed}")
     count = count_right([decode_and_suppress(x, WORKING_SCORE, WORKING_IOU) for x in outputs], wanted)
-    print(f"at score {WORKING_SCORE}, IoU {WORKING_IOU}: {count.right} found, {count.missed} missed, "
-          f"{count.wrong} false alarms; {count.faultless} parts without any fault")
+    print(
+        f"at score {WORKING_SCORE}, IoU {WORKING_IOU}: {count.right} found, {count.missed} missed, "
+        f"{count.wrong} false alarms; {count.faultless} parts without any fault"
+    )
     return 0 if mean >= options.at_least else 1
 
 

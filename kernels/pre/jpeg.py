@@ -20,6 +20,7 @@ from ..picture import MAX_PIXELS, MAX_SIDE, SUBSAMPLING, Picture, frame_bytes
 Data = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 
 LIBRARY = "libturbojpeg.so.0"
+REMEDY = f"{LIBRARY} is not installed: apt install libturbojpeg0 (Ubuntu: libturbojpeg)"
 _START = b"\xff\xd8\xff"
 _ENCODINGS = {
     turbojpeg.TJSAMP_444: "yuv444", turbojpeg.TJSAMP_422: "yuv422", turbojpeg.TJSAMP_420: "yuv420",
@@ -105,11 +106,19 @@ def _checked(call: Callable[..., Any], data: Data, **options: Any) -> Any:
             raise JpegError(f"is damaged or unsupported: {error}") from error
 
 
+def available() -> bool:
+    """Whether JPEG can be decoded on this machine."""
+    try:
+        _library()
+    except JpegLibraryMissing:
+        return False
+    return True
+
+
 @functools.lru_cache(maxsize=1)
 def _library() -> turbojpeg.TurboJPEG:
     try:
         # by its name: without one PyTurboJPEG starts a compiler to look for the file
         return turbojpeg.TurboJPEG(LIBRARY)
     except OSError as error:
-        raise JpegLibraryMissing(
-            f"{LIBRARY} is not installed ({error}): apt install libturbojpeg0 (Ubuntu: libturbojpeg)") from error
+        raise JpegLibraryMissing(f"{REMEDY} ({error})") from error
