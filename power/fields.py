@@ -99,19 +99,6 @@ class Fields:
             self.complain(key, "names something twice")
         return tuple(good)
 
-    def wholes(self, key: str, low: int, high: int, default: Sequence[int] | None = None) -> tuple[int, ...]:
-        """A list of whole numbers in [low, high] (or the default)."""
-        value = self._take(key, default is None)
-        if value is _MISSING:
-            return tuple(default or ())
-        if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
-            self.complain(key, f"must be a list of whole numbers, not {value!r}")
-            return ()
-        good = [item for item in value if isinstance(item, int) and not isinstance(item, bool) and low <= item <= high]
-        if len(good) != len(value):
-            self.complain(key, f"must hold whole numbers in {low} to {high} only, not {list(value)!r}")
-        return tuple(good)
-
     def child(self, key: str) -> Fields:
         """The mapping at `key`; it reports into this one's problems, so `finish()` the child for unknown keys only."""
         value = self._take(key, True)

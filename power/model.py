@@ -47,7 +47,3 @@ class PowerModel:
         leak = 1.0 + self.leak_per_c * (tj_c - self.leak_reference_c)
         full = self.gpu_full_mw * float(ratio**self.gpu_exponent) * max(leak, 0.1)
         return busy * (full + self.cpu_full_mw + self.memory_full_mw * ratio)
-
-    def full_mw(self, gpu_hz: float, tj_c: float) -> float:
-        """Board power at full load."""
-        return self.idle_mw + self.dynamic_mw(gpu_hz, 1.0, tj_c)

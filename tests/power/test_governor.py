@@ -62,7 +62,8 @@ def test_idle_does_not_lower_the_cap(make_loop: Make) -> None:
 
 def test_the_wrong_model_is_learned(make_loop: Make, bursts: Make) -> None:
     for name, value in (("gpu_full_w", 37 * 1.25), ("gpu_full_w", 37 * 0.75), ("system_idle_w", 8.6)):
-        loop = make_loop(dataclasses.replace(PlantConstants(), **{name: value}), seed=2)
+        changed: dict[str, Any] = {name: value}
+        loop = make_loop(dataclasses.replace(PlantConstants(), **changed), seed=2)
         loop.run(400, bursts(5, 20, 10))
         assert _share(loop.trace.full_seconds(), lambda w: abs(w - 30) <= 1.5) >= 0.97, f"{name} {value}"
 
@@ -214,7 +215,7 @@ def test_power_over_budget_at_the_lowest_clock_leads_to_pacing(make_loop: Make) 
 
 def test_clocks_that_are_not_obeyed_lead_to_pacing(make_loop: Make) -> None:
     loop = make_loop()
-    loop.board.set_gpu_max = lambda hz, reason: loop.board.cap_hz  # type: ignore[method-assign]
+    loop.board.set_gpu_max = lambda hz, reason: loop.board.cap_hz
     loop.run(6, _full)
     assert loop.board.limits.level == "over_budget" and loop.board.limits.pace_hz == 5
 

@@ -148,16 +148,16 @@ def test_busy_share() -> None:
 def test_thermal_budget_does_not_bind_when_cool_and_brakes_when_hot() -> None:
     thermal = ThermalBudget(80_000, 85_000, 430_000_000)
     assert thermal.set_point_c == 83.5
-    assert thermal.budget_mw(50.0, 20_000, TICK, 15_000, 30_000) == 30_000 and not thermal.warm
+    assert (thermal.budget_mw(50.0, 20_000, TICK, 15_000, 30_000), thermal.warm) == (30_000, False)
     for _ in range(100):
         budget = thermal.budget_mw(84.0, 30_000, TICK, 15_000, 30_000)
-    assert 15_000 <= budget < 30_000 and thermal.warm and not thermal.braking
-    thermal.budget_mw(85.0, 30_000, TICK, 15_000, 30_000)
-    assert thermal.braking
-    thermal.budget_mw(83.6, 30_000, TICK, 15_000, 30_000)
-    assert thermal.braking, "until the set point is regained"
-    thermal.budget_mw(83.4, 20_000, TICK, 15_000, 30_000)
-    assert not thermal.braking
+    assert 15_000 <= budget < 30_000 and (thermal.warm, thermal.braking) == (True, False)
+    braking = []
+    # on at the limit, off only below the set point
+    for tj_c in (85.0, 83.6, 83.4):
+        thermal.budget_mw(tj_c, 30_000, TICK, 15_000, 30_000)
+        braking.append(thermal.braking)
+    assert braking == [True, True, False]
 
 
 def test_thermal_budget_without_power_is_the_floor_or_the_last() -> None:

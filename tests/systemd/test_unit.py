@@ -1,0 +1,79 @@
+"""The unit's settings that matter, each for the reason given in facts that were measured; parsed, not grepped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SYSTEMD = Path(__file__).parents[2] / "systemd"
+
+
+def _parse(path: Path) -> dict[str, list[str]]:
+    settings: dict[str, list[str]] = {}
+    for line in path.read_text().splitlines():
+        if line and not line.startswith(("#", "[")):
+            key, value = line.split("=", 1)
+            settings.setdefault(key, []).append(value)
+    return settings
+
+
+@pytest.fixture(scope="module")
+def unit() -> dict[str, list[str]]:
+    return _parse(SYSTEMD / "orind.service")
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("Type", "notify"), ("NotifyAccess", "main"), ("KillMode", "mixed"), ("OOMPolicy", "continue"), ("LimitCORE", "1"),
+    ("LimitMEMLOCK", "infinity"), ("Restart", "on-failure"), ("User", "orind"), ("UMask", "0007"),
+    ("ExecStartPre", "/opt/orind/bin/orind doctor"),
+    ("ExecStart", "/opt/orind/bin/orind serve /etc/orind/orind.yaml"),
+    ("ExecReload", "/opt/orind/bin/orind reload --wait"),
+    ("ExecStopPost", "/opt/orind/bin/orind power restore"),
+    ("RuntimeDirectory", "orind"), ("NoNewPrivileges", "yes"), ("ProtectSystem", "strict"),
+    ("ProtectKernelTunables", "yes"), ("CapabilityBoundingSet", ""),
+])
+def test_setting(unit: dict[str, list[str]], key: str, value: str) -> None:
+    assert unit[key] == [value]
+
+
+@pytest.mark.parametrize("key", ["PrivateDevices", "ProtectClock", "DevicePolicy", "PrivateTmp", "ProcSubset",
+                                 "MemoryDenyWriteExecute", "RestrictRealtime", "PrivateNetwork"])
+def test_setting_that_would_break_the_daemon_is_absent(unit: dict[str, list[str]], key: str) -> None:
+    assert key not in unit
+
+
+def test_times_leave_room(unit: dict[str, list[str]]) -> None:
+    drain_s = 30  # the longest drain that the configuration allows
+    assert int(unit["TimeoutStopSec"][0]) >= drain_s + 10
+    assert 5 <= int(unit["WatchdogSec"][0]) <= 30
+    assert int(unit["TimeoutStartSec"][0]) >= 60
+
+
+def test_clocks_are_writable_and_missing_paths_forgiven(unit: dict[str, list[str]]) -> None:
+    paths = unit["ReadWritePaths"][0].split()
+    assert all(path.startswith("-/sys/devices/") for path in paths)
+    gpu = "/sys/devices/platform/bus@0/17000000.gpu/devfreq/17000000.gpu/max_freq"
+    cpu = "/sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq"
+    assert all(any(file.startswith(path[1:] + "/") for path in paths) for file in (gpu, cpu))
+
+
+def test_bad_configuration_is_not_retried(unit: dict[str, list[str]]) -> None:
+    assert unit["RestartPreventExitStatus"][0].split() == ["2", "65", "66", "78"]
+
+
+def test_no_setting_is_given_twice(unit: dict[str, list[str]]) -> None:
+    assert [key for key, values in unit.items() if len(values) > 1] == []
+
+
+def test_reload_drop_in() -> None:
+    drop_in = _parse(SYSTEMD / "orind.service.d" / "notify-reload.conf")
+    assert drop_in == {"Type": ["notify-reload"], "ReloadSignal": ["SIGUSR2"], "ExecReload": [""]}
+
+
+def test_udev_rule_opens_caps_and_nothing_else() -> None:
+    rules = [line for line in (SYSTEMD / "70-orind.rules").read_text().splitlines() if "RUN+=" in line]
+    files = {word.rsplit("/", 1)[1].rstrip('",') for rule in rules for word in rule.split() if "/sys%p" in word}
+    assert files == {"max_freq", "min_freq", "scaling_max_freq"}
+    assert all("g+w" in rule and "chgrp orind" in rule and "o+w" not in rule for rule in rules)
+    assert "17000000.gpu|17000000.ga10b" in rules[0]
