@@ -14,7 +14,7 @@ from .errors import IpcError
 from .pixels import JPEG_START, Image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".npy")
-ENCODINGS = ("jpeg", "bgr8", "rgb8", "mono8", "tensor")
+DECODED = ("bgr8", "rgb8", "mono8")  # what pillow's pixels become here; the other raw ones come from .npy files
 FILE_BYTES_MAX = 1 << 28
 
 
@@ -57,7 +57,7 @@ def load(path: Path, encoding: str | None) -> tuple[Image, str]:
         return _load_array(path), encoding or "tensor"
     if data.startswith(JPEG_START) and encoding in (None, "jpeg"):
         return data, "jpeg"
-    if encoding in ("jpeg", "tensor"):
+    if encoding not in (None, *DECODED):
         kind = "JPEG" if encoding == "jpeg" else ".npy file"
         raise UnreadableFile(f"{path}: not a {kind}, so it cannot go as {encoding}")
     return _decode(path, encoding or "bgr8"), encoding or "bgr8"

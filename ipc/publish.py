@@ -15,9 +15,9 @@ from pathlib import Path
 
 from .client import Publisher
 from .errors import EndpointError, ImageError, IpcError, WireError
-from .picture_files import ENCODINGS, MissingFile, UnreadableFile, find_files, load
+from .picture_files import MissingFile, UnreadableFile, find_files, load
 from .result_text import result_line
-from .wire import Result
+from .wire import ENCODINGS, Result
 
 DEFAULT_ENDPOINT = "ipc:///run/orind/frames"
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NO_INPUT, EXIT_UNAVAILABLE = 0, 1, 2, 65, 66, 69

@@ -68,6 +68,9 @@ def test_encodings_on_request(folder: Path) -> None:
     assert name == "mono8" and isinstance(mono, np.ndarray) and mono.shape == (4, 6)
     array, name = picture_files.load(folder / "d.npy", None)
     assert name == "tensor" and isinstance(array, np.ndarray) and array.shape == (2, 3)
+    np.save(folder / "planes.npy", np.zeros((6, 4), np.uint8))
+    planes, name = picture_files.load(folder / "planes.npy", "nv12")
+    assert name == "nv12" and isinstance(planes, np.ndarray) and planes.shape == (6, 4)
 
 
 @pytest.mark.parametrize(("pattern", "kind"), [("push", "pull"), ("pub", "sub")])
@@ -109,6 +112,7 @@ def test_refusals_and_their_exit_codes(tmp_path: Path, folder: Path, capsys: pyt
         (65, "not an array file", (tmp_path / "bad.npy",)),
         (65, "not one array", (tmp_path / "two.npy",)),
         (65, "cannot go as jpeg", (folder / "b.png", "--encoding", "jpeg")),
+        (65, "not a .npy file, so it cannot go as nv12", (folder / "b.png", "--encoding", "nv12")),
         (65, "cannot go as tensor", (folder / "b.png", "--encoding", "tensor")),
         (65, "pixels are uint8", (folder / "d.npy", "--encoding", "bgr8")),
         (2, "camera", (folder / "a.jpg", "--camera", "x" * 70)),
