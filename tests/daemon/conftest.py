@@ -1,0 +1,34 @@
+"""Lets the tests of this folder import its helpers by name (stand_ins, and models of tests/kernels); watches descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "kernels")]
+
+
+def open_descriptors() -> dict[int, str]:
+    """Descriptor -> what it points to."""
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found[int(entry.name)] = str(entry.readlink())
+    return found
+
+
+@pytest.fixture
+def no_fd_leak() -> Iterator[None]:
+    """Fails when a descriptor is open after the test that was not open before it."""
+    gc.collect()
+    before = open_descriptors()
+    yield
+    gc.collect()
+    left = {fd: to for fd, to in open_descriptors().items() if before.get(fd) != to and "/proc/" not in to}
+    assert not left, f"left open: {left}"
