@@ -10,7 +10,6 @@ import gc
 import logging
 import os
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from .decode_pool import DecodePool
 from .endpoints import Endpoints
 from .engine_handle import Batch, EngineHandle, Launcher
 from .generation import Generation, ServedPlan
+from .http_link import HttpLink
 from .ledger import Ledger
 from .notify import ServiceManager
 from .nursery_client import NurseryClient
@@ -82,7 +82,7 @@ class Daemon:
         self.endpoints = Endpoints(config.slots.bytes)
         self.endpoints.open(config)
         self._control = ControlDesk(run_dir / "control", poller, self._on_request)
-        self._listener, self.http_address = _listen(config)
+        self.http = HttpLink(config.http, nursery, self.stats)
         self._launcher = Launcher(nursery, self.ring)
         self.generation = self.new_generation(config, plans)
         self._decoders = DecodePool(
@@ -95,18 +95,10 @@ class Daemon:
         self.power = PowerLink(nursery, poller, self.stats, run_dir)
         self.power.configure(power, config.power.root if config.power is not None else "/")
         self.reloading = Reloading(self, nursery, poller, path)
-        self._watch()
+        poller.watch(signals.fd, self._on_signal)
+        poller.watch(nursery.channel.fileno(), lambda _: nursery.on_readable())
+        self.generation.start(time.monotonic_ns())
         realtime.apply(config.realtime)
-
-    def _watch(self) -> None:
-        now_ns = time.monotonic_ns()
-        self._poller.watch(self._signals.fd, self._on_signal)
-        self._poller.watch(self._nursery.channel.fileno(), lambda _: self._nursery.on_readable())
-        self.generation.start(now_ns)
-        if self._listener is not None:
-            fd = self.stats.readonly_fd()
-            self._nursery.spawn("http", [fd, self._listener.fileno()], [])
-            os.close(fd)
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -133,7 +125,8 @@ class Daemon:
         self._decoders.tick(now_ns)
         self.reloading.tick(now_ns)
         self.power.tick(now_ns)
-        self._obey_limits(now_ns)
+        self.http.tick(now_ns)
+        self.power.restrain(self.pipeline, now_ns)
         self._loops += 1
         self.stats.write_counters(self._busy_total(now_ns), now_ns, self._loops)
         if now_ns >= self._next_stats_ns:
@@ -144,16 +137,6 @@ class Daemon:
             self._next_collect_ns = now_ns + COLLECT_IDLE_NS
             gc.collect(0)
         self._manager.alive(now_ns)
-
-    def _obey_limits(self, now_ns: int) -> None:
-        limits = self.power.limits(now_ns)
-        pipeline = self.pipeline
-        if limits is None:
-            pipeline.batch_max, pipeline.pace_ns = 64, 0
-        else:
-            pipeline.batch_max = limits.batch_max
-            pipeline.pace_ns = 0 if limits.pace_hz is None else int(1e9 / limits.pace_hz)
-        pipeline.clock_hz = self.power.report.get("gpu_cap_hz") or 0
 
     def _busy_total(self, now_ns: int) -> int:
         """ns that engines have been working, those at work now included."""
@@ -302,30 +285,10 @@ class Daemon:
         self._decoders.close()
         for generation in (self.generation, *self._retired):
             generation.close()
-        if self._listener is not None:
-            self._listener.close()
+        self.http.close()
         self._control.close()
         self.endpoints.close()
         self._nursery.close()
         self.stats.close()
         self.ring.close()
 
-
-def _listen(config: Config) -> tuple[socket.socket | None, str | None]:
-    """The HTTP socket, bound here so that a port in use is an error at start."""
-    if config.http is None:
-        return None, None
-    family = socket.AF_INET6 if ":" in config.http.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((config.http.host, config.http.port))
-        listener.listen(16)
-    except OSError as error:
-        listener.close()
-        where = f"{config.http.host}:{config.http.port}"
-        raise OSError(
-            error.errno, f"http: cannot listen on {where}: {error.strerror}; is another program using it?"
-        ) from None
-    host, port = listener.getsockname()[:2]
-    return listener, f"http://{host}:{port}"

@@ -18,10 +18,12 @@ from ..power.errors import PowerError
 from ..power.limits import Limits, in_force
 from ..power.policy import Policy
 from .nursery_client import Child, NurseryClient
+from .pipeline import Pipeline
 from .poller import Watcher
 
 log = logging.getLogger("orind")
 RESPAWN_NS = 1_000_000_000
+UNLIMITED_BATCH = 1 << 16
 UNGOVERNED = {"board_w": None, "budget_w": None, "tj_c": None, "gpu_hz": None, "gpu_cap_hz": None}
 
 
@@ -61,6 +63,13 @@ class PowerLink:
     def limits(self, now_ns: int) -> Limits | None:
         """What holds now; None where power is not governed."""
         return None if self._lowest is None else in_force(self._latest, now_ns, self._lowest)
+
+    def restrain(self, pipeline: Pipeline, now_ns: int) -> None:
+        """Have the pipeline obey the limits that hold now."""
+        limits = self.limits(now_ns)
+        pipeline.batch_max = UNLIMITED_BATCH if limits is None else limits.batch_max
+        pipeline.pace_ns = 0 if limits is None or limits.pace_hz is None else int(1e9 / limits.pace_hz)
+        pipeline.clock_hz = self.report.get("gpu_cap_hz") or 0
 
     def tick(self, now_ns: int) -> None:
         """Start a steward where one is due, after the one before has ended, so that it cannot undo the new caps."""

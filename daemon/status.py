@@ -43,7 +43,7 @@ def build(daemon: Daemon, now_ns: int) -> dict[str, Any]:
         "failover": daemon.last_failover,
         "reload": {"requested": reloading.requested, "done": reloading.done, "result": reloading.result},
         "power": daemon.power.report,
-        "http": daemon.http_address,
+        "http": daemon.http.address,
         "memory_max_percent": generation.config.health.memory_max_percent,
     }
 
