@@ -112,7 +112,7 @@ class Publisher:
         ts_ns: int | None = None,
         clock: str = "monotonic",
         deadline_ms: float | None = None,
-        cls: str = "normal",
+        cls: str | None = None,
     ) -> int:
         """Send one frame, -> its seq (counted up from 0 unless given). ts_ns: capture time, now unless given.
 

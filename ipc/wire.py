@@ -55,7 +55,8 @@ class Header:
 
     stride: bytes between rows of the first plane, filled in when the sender left it out; 0 for jpeg and tensor.
     width, height: pixels; 0 where a jpeg or tensor does not say. length: exact payload bytes, 0 = not fixed (jpeg).
-    cls: the header's `class`. clock: the clock of ts_ns (meaningless when ts_ns is None).
+    cls: the header's `class`, None where it names none: then the camera's own priority holds.
+    clock: the clock of ts_ns (meaningless when ts_ns is None).
     """
 
     v: int
@@ -68,7 +69,7 @@ class Header:
     height: int
     stride: int
     deadline_ms: float | None
-    cls: str
+    cls: str | None
     dtype: str
     shape: tuple[int, ...]
     length: int
@@ -144,8 +145,8 @@ def parse_header(raw: bytes) -> Header:
         (type(deadline_ms) is not float and type(deadline_ms) is not int) or not 0 < deadline_ms <= DEADLINE_MS_MAX
     ):
         _fail(fields, "deadline_ms", f"send a number of milliseconds above 0 and up to {DEADLINE_MS_MAX:.0f}")
-    cls = get("class", "normal")
-    if type(cls) is not str or cls not in CLASSES:
+    cls = get("class")
+    if (type(cls) is not str or cls not in CLASSES) and "class" in fields:
         _fail(fields, "class", "send one of " + ", ".join(CLASSES))
     if "shm" in fields:
         _fail(fields, "shm", "shared-memory frames are reserved: send the payload as the third part", "unsupported")
@@ -246,7 +247,7 @@ def build_header(
     ts_ns: int | None = None,
     clock: str = "monotonic",
     deadline_ms: float | None = None,
-    cls: str = "normal",
+    cls: str | None = None,
     dtype: str = "",
     shape: Iterable[int] = (),
 ) -> bytes:
@@ -255,13 +256,11 @@ def build_header(
     for name, value in (("width", width), ("height", height), ("stride", stride), ("dtype", dtype)):
         if value:
             fields[name] = value
-    for name, given in (("trigger", trigger), ("ts_ns", ts_ns), ("deadline_ms", deadline_ms)):
+    for name, given in (("trigger", trigger), ("ts_ns", ts_ns), ("deadline_ms", deadline_ms), ("class", cls)):
         if given is not None:
             fields[name] = given
     if ts_ns is not None:
         fields["clock"] = clock
-    if cls != "normal":
-        fields["class"] = cls
     if sides := [int(side) for side in shape]:
         fields["shape"] = sides
     try:

@@ -38,7 +38,7 @@ def test_reads_every_field() -> None:
 
 def test_fills_in_what_may_be_left_out_and_ignores_what_it_does_not_know() -> None:
     header = wire.parse_header(b'{"v":1,"seq":0,"encoding":"mono8","width":5,"height":2,"colour":{"x":[1]}} \n')
-    assert header == wire.Header(1, 0, None, None, "monotonic", "mono8", 5, 2, 5, None, "normal", "uint8", (), 10)
+    assert header == wire.Header(1, 0, None, None, "monotonic", "mono8", 5, 2, 5, None, None, "uint8", (), 10)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +192,12 @@ def test_fuzz_bytes(data: bytes) -> None:
             assert error.reason in wire.REASONS
 
 
+def test_a_header_without_class_leaves_the_priority_to_the_camera() -> None:
+    assert wire.parse_header(wire.build_header(seq=1, encoding="mono8", width=1, height=1)).cls is None
+    named = wire.build_header(seq=1, encoding="mono8", width=1, height=1, cls="normal")
+    assert wire.parse_header(named).cls == "normal" and b'"class":"normal"' in named
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.just("tensor"),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
@@ -210,7 +216,7 @@ def test_fuzz_fields_keep_their_promises(changes: dict[str, Any]) -> None:
     assert type(header.seq) is int and 0 <= header.seq < 1 << 63
     assert 0 <= header.length <= max(wire.TENSOR_BYTES_MAX, wire.STRIDE_MAX * wire.SIDE_MAX)
     assert header.deadline_ms is None or 0 < header.deadline_ms <= wire.DEADLINE_MS_MAX
-    assert header.encoding in wire.ENCODINGS and header.cls in wire.CLASSES and header.clock in wire.CLOCKS
+    assert header.encoding in wire.ENCODINGS and header.cls in (None, *wire.CLASSES) and header.clock in wire.CLOCKS
 
 
 def test_fuzz_flipped_bytes_of_a_good_header() -> None:
