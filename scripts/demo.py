@@ -131,7 +131,7 @@ class Camera(threading.Thread):
         self.sent = 0
         self.answers: list[Answered] = []
         self.unanswered = 0
-        self._endpoint = f"ipc://{stage.run_dir}/triggers"
+        self._endpoint = f"ipc://{stage.run_dir}/frames"
         self._name, self._rate_hz, self._begin, self._end = name, rate_hz, begin, end
 
     def run(self) -> None:
@@ -241,7 +241,7 @@ def stay(stage: Stage, status: dict[str, Any]) -> None:
 orind keeps serving; Ctrl-C ends it. In another terminal:
   . {ROOT}/.venv-run/bin/activate
   orind status --run-dir {stage.run_dir}
-  orind publish {ROOT}/configs/frames --camera door --rate 2 --endpoint ipc://{stage.run_dir}/triggers
+  orind publish {ROOT}/configs/frames --camera door --rate 2 --endpoint ipc://{stage.run_dir}/frames
   orind listen --endpoint ipc://{stage.run_dir}/results
 status page: {status["http"]}""",
         flush=True,
