@@ -52,10 +52,11 @@ class SensorTrust:
 
     def judge(self, seen: Readings, busy: float | None, expected_mw: float | None, now_ns: int) -> str | None:
         """None when the sensors can be believed; else why the board must be taken for hot. An unknown busy share
-        counts as loaded."""
+        counts as loaded, unless the GPU's own load is 0."""
         if self._first_ns is None:
             self._first_ns = now_ns
-        loaded = busy is None or busy > _LOADED
+        # engines on the CPU leave the GPU asleep: then it says itself that it does nothing
+        loaded = (busy is None or busy > _LOADED) and seen.gpu_busy_permille != 0
         junction, gpu = self._zones["junction temperature"], self._zones["GPU temperature"]
         bad = (
             self._judge_zone("junction temperature", junction, seen.tj_mc, seen.board_mw, True, now_ns)

@@ -13,8 +13,10 @@ from orind.power.dither import Dither
 from orind.power.errors import PowerError
 from orind.power.limits import Limits, in_force
 from orind.power.policy import Policy
+from orind.power.sensors import Readings
 from orind.power.steward import BusyShare
 from orind.power.thermal import ThermalBudget
+from orind.power.trust import SensorTrust
 from orind.power.window import SlidingMean
 
 TICK = 100_000_000
@@ -166,3 +168,14 @@ def test_thermal_budget_without_power_is_the_floor_or_the_last() -> None:
     assert thermal.budget_mw(50.0, 20_000, 10**9, 15_000, 30_000) == 30_000
     assert thermal.budget_mw(50.0, None, TICK, 15_000, 30_000) == 30_000
     assert thermal.budget_mw(50.0, 20_000, TICK, 40_000, 30_000) == 30_000, "floor above ceiling: the ceiling"
+
+
+@pytest.mark.parametrize(("permille", "busy", "hot"), [(0, 0.9, False), (400, 0.9, True), (None, 0.9, True),
+                                                       (None, None, True), (None, 0.0, False)])
+def test_a_sleeping_gpu_zone_is_a_fault_only_while_the_gpu_works(permille: int | None, busy: float | None,
+                                                                 hot: bool) -> None:
+    trust = SensorTrust()
+    for i in range(10):
+        seen = Readings(board_mw=20_000, tj_mc=50_000 + i % 2, gpu_busy_permille=permille)
+        verdict = trust.judge(seen, busy, None, 10**9 + i * TICK)
+    assert verdict == ("GPU temperature lost" if hot else None)
