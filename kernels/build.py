@@ -25,7 +25,7 @@ from .passes.lower import lower
 from .passes.lower_f32 import FloatNumbers
 from .passes.pipeline import fuse, prepare
 from .plan.file import write_plan
-from .quant.calibrate import Histogram, collect
+from .quant.calibrate import BINS, EXPONENT, Histogram, collect
 from .quant.gate import measure_gate
 from .quant.pictures import CalibrationError, Source, find_pictures, split
 from .quant.quantise import IntegerNumbers
@@ -81,7 +81,8 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
         runner = ProgramRunner(lower(scales.graph, [1], IntegerNumbers(scales))[0][1], constants)
         noise = signal_to_noise(float_runner, runner, source, coded, chosen[:SQNR_PICTURES])
         progress(f"compared {len(noise)} layers with FP32")
-        report["calibration"] = {"method": "mse", "bins": 2048, "pictures": len(chosen), "held_back": len(held),
+        report["calibration"] = {"method": f"least |error|^{EXPONENT}", "bins": BINS, "pictures": len(chosen),
+                                 "held_back": len(held),
                                  "input": {"dtype": scales.input.dtype, "scale": scales.input.scale}}
         report["gate"] = measure_gate(spec, float_runner, runner, source, coded, held, warnings)
     first = programs[spec.batch[0]]

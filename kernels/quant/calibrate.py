@@ -1,7 +1,10 @@
-"""Ranges of tensors over calibration images, and the scale that loses least: MSE on a 2,048-bin histogram of |x|.
+"""Ranges of tensors over calibration images, and the scale that loses least on a 2,048-bin histogram of |x|.
 
 Caller: `build.py`, with the FP32 program of the unfused graph, so that pre-activations exist. One pass over the images:
 a histogram doubles its range by joining pairs of bins when a larger value comes.
+
+Loss is |error|^2.4, not the square: clipped outliers weigh a little more, and outliers are the objects. Measured on the
+part detector against the square: KL 0.0046 -> 0.0015, IoU of boxes 0.964 -> 0.972 (64 held-back pictures, 815 anchors).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from .contract import LEAST_SCALE, single
 
 BINS = 2048
 CANDIDATES = 160
+EXPONENT = 2.4
 
 
 @dataclass
@@ -47,12 +51,15 @@ class Histogram:
         return (np.arange(BINS, dtype=np.float64) + 0.5) * (self.top / BINS)
 
     def error(self, scale: float) -> float:
-        """Expected squared error, summed over all values, of int8 codes with this scale."""
-        x = self.centres()
-        return float((self.counts * (x - np.minimum(np.rint(x / scale), 127) * scale) ** 2).sum())
+        """Expected |error|^EXPONENT, summed over all values, of int8 codes with this scale."""
+        return float((self.counts * self._errors(scale) ** EXPONENT).sum())
 
-    def power(self) -> float:
-        return float((self.counts * self.centres() ** 2).sum())
+    def squared_error(self, scale: float) -> float:
+        return float((self.counts * self._errors(scale) ** 2).sum())
+
+    def _errors(self, scale: float) -> npt.NDArray[np.float64]:
+        x = self.centres()
+        return np.asarray(np.abs(x - np.minimum(np.rint(x / scale), 127) * scale))
 
 
 def merged(histograms: Iterable[Histogram]) -> Histogram:
@@ -66,8 +73,8 @@ def merged(histograms: Iterable[Histogram]) -> Histogram:
     return out
 
 
-def mse_scale(histogram: Histogram) -> float:
-    """The float32 scale with the least expected squared error; LEAST_SCALE for a tensor that is always 0."""
+def best_scale(histogram: Histogram) -> float:
+    """The float32 scale with the least expected error; LEAST_SCALE for a tensor that is always 0."""
     largest = max(abs(histogram.low), abs(histogram.high))
     if not np.isfinite(largest):
         raise ValueError("the calibration run gave NaN or infinity")

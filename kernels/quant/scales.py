@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..ir.graph import Graph, Node, TensorInfo
-from .calibrate import Histogram, merged, mse_scale
+from .calibrate import Histogram, best_scale, merged
 
 SHARING = frozenset({"Concat", "Split", "MaxPool", "Resize", "Pad"})
 LARGEST_LOSS_DB = 3.0
@@ -63,7 +63,7 @@ def assign_scales(graph: Graph, ranges: Mapping[str, Histogram], code: InputCode
     for name, source in made:
         if source in ranges and len(graph.shape(name)) == 4:
             members.setdefault(groups.find(name), []).append(source)
-    chosen = {root: mse_scale(merged(ranges[n] for n in names)) for root, names in members.items()}
+    chosen = {root: best_scale(merged(ranges[n] for n in names)) for root, names in members.items()}
     for info in graph.inputs:
         chosen[groups.find(info.name)] = code.scale
     every = [i.name for i in graph.inputs] + [name for node in graph.nodes for name in node.outputs]
@@ -85,7 +85,7 @@ def _requantised(graph: Graph, ranges: Mapping[str, Histogram], code: InputCode)
             group = sources.get(groups.find(node.output), set())
             if len(group) < 2:
                 continue
-            shared = mse_scale(merged(ranges[n] for n in group))
+            shared = best_scale(merged(ranges[n] for n in group))
             for index, name in enumerate(node.inputs):
                 if name in group and (loss := _loss_db(ranges[name], shared)) > LARGEST_LOSS_DB \
                         and (worst is None or loss > worst[0]):
@@ -96,8 +96,8 @@ def _requantised(graph: Graph, ranges: Mapping[str, Histogram], code: InputCode)
 
 
 def _loss_db(histogram: Histogram, shared: float) -> float:
-    own = histogram.error(mse_scale(histogram))
-    return 10 * float(np.log10(max(histogram.error(shared), 1e-30) / max(own, 1e-30)))
+    own = histogram.squared_error(best_scale(histogram))
+    return 10 * float(np.log10(max(histogram.squared_error(shared), 1e-30) / max(own, 1e-30)))
 
 
 def _insert(graph: Graph, concat: Node, index: int) -> Graph:
