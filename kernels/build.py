@@ -142,6 +142,7 @@ def _calibrate(prepared: Graph, fused: Graph, spec: ModelSpec, source: Source, c
     if not chosen:
         raise CalibrationError("no calibration pictures: INT8 needs some of the pictures that the model will see "
                                "(--calibrate DIR with .jpg, .png, .ppm or .npy)")
+    code = input_code(spec, fused)
     used = list(chosen[:CALIBRATION_PICTURES])
     programs, constants = lower(prepared, [1], FloatNumbers(prepared))
 
@@ -150,11 +151,11 @@ def _calibrate(prepared: Graph, fused: Graph, spec: ModelSpec, source: Source, c
             progress(f"calibrated on {done} of {len(used)} pictures")
     runner = ProgramRunner(programs[1], constants)
     ranges: dict[str, Histogram] = collect(runner, (source.writer(path) for path in used), told)
-    broken = [name for name, h in ranges.items() if not np.isfinite([h.low, h.high]).all()]
+    broken = [name for name, h in ranges.items() if not h.finite]
     if broken:
         raise ModelError(f"{fused.file}: tensor '{broken[0]}' becomes NaN or infinite on the calibration pictures: "
                          "train or export the model again")
-    return assign_scales(fused, ranges, input_code(spec, fused))
+    return assign_scales(fused, ranges, code)
 
 
 def _golden(programs: dict[int, Program], constants: dict[str, Array], source: Source,

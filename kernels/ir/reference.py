@@ -20,7 +20,7 @@ Attrs = Mapping[str, Any]
 
 
 def sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-x.astype(np.float64))), dtype=x.dtype)
+    return np.asarray(np.exp(-np.logaddexp(0, -x.astype(np.float64))), dtype=x.dtype)
 
 
 def softplus(x: Array) -> Array:
@@ -64,7 +64,7 @@ def convolve(x: Array, w: Array, bias: Array | None, attrs: Attrs) -> Array:
     view = view.reshape(n, groups, c // groups, ho, wo, *kernel)
     split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
     y = np.einsum("ngchwrs,gocrs->ngohw", view, split, optimize=True).reshape(n, w.shape[0], ho, wo)
-    return np.asarray(y if bias is None else y + bias[:, None, None], dtype=x.dtype)
+    return np.asarray(y if bias is None else y + bias[:, None, None], dtype=np.result_type(x, w))
 
 
 def _conv(node: Node, x: Array, w: Array, b: Array | None = None, residual: Array | None = None) -> Array:

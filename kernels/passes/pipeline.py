@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from ..ir.graph import Graph
+from .absorb_input_cast import absorb_input_cast
 from .absorb_input_transpose import absorb_input_transpose
 from .absorb_pads import absorb_pads
 from .dense_as_convolution import dense_as_convolution
@@ -18,7 +19,7 @@ from .remove_dead import remove_dead
 
 def prepare(graph: Graph) -> Graph:
     for run in (fold_constants, remove_dead, absorb_input_transpose, fold_batchnorm, dense_as_convolution,
-                recognise_activations, absorb_pads, remove_dead):
+                recognise_activations, absorb_pads, absorb_input_cast, remove_dead):
         graph = run(graph)
     return graph
 

@@ -25,16 +25,20 @@ EXPONENT = 2.4
 
 @dataclass
 class Histogram:
-    """|x| in BINS bins of equal width from 0 to `top`, and the range of x."""
+    """|x| in BINS bins of equal width from 0 to `top`, and the range of x; `finite` False: NaN or infinity was seen."""
 
     top: float = 0.0
     low: float = np.inf
     high: float = -np.inf
+    finite: bool = True
     counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
 
     def add(self, values: npt.NDArray[np.float32]) -> None:
-        self.low = min(self.low, float(values.min()))
-        self.high = max(self.high, float(values.max()))
+        low, high = float(values.min()), float(values.max())
+        if not self.finite or not np.isfinite([low, high]).all():
+            self.finite = False
+            return
+        self.low, self.high = min(self.low, low), max(self.high, high)
         largest = max(abs(self.low), abs(self.high))
         if largest == 0:
             self.counts[0] += values.size
@@ -76,7 +80,7 @@ def merged(histograms: Iterable[Histogram]) -> Histogram:
 def best_scale(histogram: Histogram) -> float:
     """The float32 scale with the least expected error; LEAST_SCALE for a tensor that is always 0."""
     largest = max(abs(histogram.low), abs(histogram.high))
-    if not np.isfinite(largest):
+    if not histogram.finite:
         raise ValueError("the calibration run gave NaN or infinity")
     if largest == 0:
         return LEAST_SCALE

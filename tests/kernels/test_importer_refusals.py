@@ -1,0 +1,131 @@
+"""What cannot be taken is refused with file, node, operator and remedy."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from compiled import imported, int8
+from models import Net, detector_onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from orind.kernels.importer.onnx_model import read_model
+from orind.kernels.ir.errors import ModelError, UnsupportedModel
+from orind.kernels.ir.graph import Graph, Node, TensorInfo
+
+FLOAT = TensorProto.FLOAT
+
+
+def raw(nodes: list[onnx.NodeProto], shape: list[Any] | None = None, weights: dict[str, Any] | None = None,
+        outputs: tuple[str, ...] = ("y",), opset: int = 17, dtype: int = FLOAT, inputs: int = 1) -> onnx.ModelProto:
+    values = [helper.make_tensor_value_info("x" if i == 0 else f"x{i}", dtype, shape or [1, 3, 8, 8])
+              for i in range(inputs)]
+    graph = helper.make_graph(nodes, "g", values, [helper.make_tensor_value_info(o, FLOAT, None) for o in outputs],
+                              [numpy_helper.from_array(np.asarray(v), k) for k, v in (weights or {}).items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def node(op: str, *inputs: str, name: str = "the node", output: str = "y", **attrs: Any) -> onnx.NodeProto:
+    return helper.make_node(op, list(inputs), [output], name, **attrs)
+
+
+W = {"w": np.ones((4, 3, 3, 3), dtype=np.float32)}
+CASES: list[tuple[onnx.ModelProto, str]] = [
+    (raw([node("LSTM", "x")]), r"'the node' \(LSTM\): this operator is not supported; export"),
+    (raw([helper.make_node("Relu", ["x"], ["y"], "the node", domain="com.acme")]), "domain 'com.acme'"),
+    (raw([node("Relu", "x")], ["batch", 3, 8, 8]), r"input 'x' has the dynamic shape \['batch', 3, 8, 8\]; export"),
+    (raw([node("Relu", "x")], [4, 3, 8, 8]), "batch size 4"),
+    (raw([node("Relu", "x")], dtype=TensorProto.INT64), "input 'x' is int64"),
+    (raw([node("Add", "x", "x1")], inputs=2), r"2 inputs \(x, x1\)"),
+    (raw([node("Relu", "x")], opset=6), "opset 6"),
+    (raw([node("Relu", "nowhere")]), "reads 'nowhere'"),
+    (raw([node("Conv", "x", "x")]), "weight is computed at run time"),
+    (raw([node("Conv", "x", "w", group=2)], weights=W), "with group 2 does not fit 3 input channels"),
+    (raw([node("Conv", "x", "w")], weights={"w": np.full((4, 3, 3, 3), np.nan, dtype=np.float32)}), "NaN or infinity"),
+    (raw([node("Conv", "x", "w")], [1, 3, 2, 2], W), "window is larger than the input"),
+    (raw([node("Conv", "x", "w", pads=[-1, 0, 0, 0])], weights=W), "negative pads"),
+    (raw([node("Conv", "x", "w")], [1, 3, 8], {"w": np.ones((4, 3, 3), dtype=np.float32)}), "input of 3 dimensions"),
+    (raw([node("Resize", "x", "", "s", mode="linear")], weights={"s": np.array([1, 1, 2, 2], dtype=np.float32)}),
+     "mode linear"),
+    (raw([node("Resize", "x", "", "s")], weights={"s": np.array([1, 1, 1.5, 2], dtype=np.float32)}), "scales"),
+    (raw([node("Resize", "x", "", "s", coordinate_transformation_mode="align_corners")],
+         weights={"s": np.array([1, 1, 2, 2], dtype=np.float32)}), "coordinate mode align_corners"),
+    (raw([node("Pad", "x", "p", mode="reflect")], weights={"p": np.zeros(8, dtype=np.int64)}), "mode reflect"),
+    (raw([node("Pad", "x", "p")], weights={"p": np.full(8, -1)}), "negative padding"),
+    (raw([helper.make_node("MaxPool", ["x"], ["y", "i"], "the node", kernel_shape=[2, 2])]), "indices of the maxima"),
+    (raw([node("AveragePool", "x", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)]), "ceil_mode"),
+    (raw([node("MatMul", "x", "x")]), "two computed tensors"),
+    (raw([node("MatMul", "x", "w")], weights={"w": np.ones((8, 8), dtype=np.float32)}), r"only \(N, K\)"),
+    (raw([node("Gemm", "x", "w", transA=1)], [3, 3][:0] or [1, 3], {"w": np.ones((1, 2), dtype=np.float32)}),
+     "transposed"),
+    (raw([node("Softmax", "x", axis=1)], opset=11), "flattening form"),
+    (raw([node("Reshape", "x", "s")], weights={"s": np.array([5, 5])}), "inputs do not fit"),
+    (raw([node("Gelu", "x", approximate="tanh")], opset=20), "tanh approximation"),
+    (raw([node("Relu", "x", output="a"), node("Relu", "x", name="second", output="a")], outputs=("a",)),
+     "'second' .* a second time"),
+    (raw([node("Relu", "x")], outputs=("z",)), "output 'z' is made by no node"),
+    (raw([node("Relu", "x")], outputs=("y", "y")), "two graph outputs"),
+    (raw([node("Slice", "x", "a", "b")], weights={"a": np.array([2]), "b": np.array([1])}), "is empty"),
+]
+
+
+@pytest.mark.parametrize(("model", "text"), CASES, ids=[text[:30] for _, text in CASES])
+def test_refused(model: onnx.ModelProto, text: str) -> None:
+    with pytest.raises(ModelError, match=text) as caught:
+        imported(model)
+    assert str(caught.value).startswith("test.onnx")
+
+
+def test_files(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"absent\.onnx: cannot be read: No such file"):
+        read_model(tmp_path / "absent.onnx")
+    whole = detector_onnx(32).SerializeToString()
+    path = tmp_path / "cut.onnx"
+    for content in (whole[: len(whole) // 2], b"", b"\x00\x01garbage", b"PK\x03\x04"):
+        path.write_bytes(content)
+        with pytest.raises(ModelError, match=r"cut\.onnx: "):
+            read_model(path)
+
+
+def test_external_data_that_is_absent(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save_model(detector_onnx(32), path, save_as_external_data=True, location="m.data", size_threshold=0)
+    assert read_model(path).nodes
+    (tmp_path / "m.data").unlink()
+    with pytest.raises(ModelError, match=r"the weights 'c\d+' are missing or cut short"):
+        read_model(path)
+
+
+def test_cycle_and_duplicate_in_a_graph() -> None:
+    info = (TensorInfo("x", (1, 2)),)
+    with pytest.raises(ModelError, match="has a cycle or lacks a tensor"):
+        Graph("m.onnx", info, ("b",), (Node("n", "Add", ("x", "b"), ("a",)), Node("m", "Relu", ("a",), ("b",))), {},
+              {"x": info[0]})
+
+
+INT8_CASES = [
+    ("shuffle", r"Conv_4' \(Conv\): its input comes from an operator without an integer form; build with"),
+    ("softmax", "its input comes from an operator without an integer form"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text"), INT8_CASES)
+def test_no_integer_form(kind: str, text: str) -> None:
+    net = Net((1, 3, 8, 8))
+    x = net.op("Relu", net.conv(net.input, 4))
+    if kind == "shuffle":
+        x = net.op("Transpose", net.op("Transpose", x, perm=[0, 1, 3, 2]), perm=[0, 1, 3, 2])
+    else:
+        x = net.op("Softmax", x, axis=1)
+    net.channels[x] = 4
+    with pytest.raises(UnsupportedModel, match=text):
+        int8(net.model([(net.conv(x, 3), (1, 3, 8, 8))]))
+
+
+def test_attention_in_the_tail_is_refused_where_it_is() -> None:
+    net = Net((1, 3, 8, 8))
+    x = net.op("Gather", net.conv(net.input, 4), net.constant(np.array([0, 1])), axis=1)
+    from compiled import fp32
+    with pytest.raises(UnsupportedModel, match=r"\(Gather\): not supported on a tensor of shape"):
+        fp32(net.model([(x, (1, 2, 8, 8))]))

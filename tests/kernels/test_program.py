@@ -1,0 +1,156 @@
+"""Programs: JSON round trip and refusals; arena offsets; channel map; what lowering packs."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from compiled import fill, fp32, imported, int8
+from models import Net, detector_onnx
+
+from orind.kernels.cpu.executor import FUNCTIONS, ProgramRunner, function_of
+from orind.kernels.ir.errors import ProgramError
+from orind.kernels.ir.program import program_from_json, programs_from_text, programs_to_text
+from orind.kernels.ir.steps import STEPS, ConvF32, Unary
+from orind.kernels.passes.arena import Lifetime, place
+from orind.kernels.passes.channel_map import map_channels
+from orind.kernels.passes.layouts import assign_layouts
+from orind.kernels.passes.lower import merged_groups
+from orind.kernels.passes.pipeline import fuse, prepare
+
+
+def data() -> dict[str, Any]:
+    runner, _ = fp32(detector_onnx(32))
+    return json.loads(json.dumps(runner.program.to_json()))  # type: ignore[no-any-return]
+
+
+def test_text_round_trip_of_two_batches() -> None:
+    programs = {n: fp32(detector_onnx(32), n)[0].program for n in (1, 3)}
+    assert programs_from_text(programs_to_text(programs)) == programs
+
+
+def test_every_step_has_a_function_of_its_name() -> None:
+    assert set(FUNCTIONS) == set(STEPS)
+    assert FUNCTIONS["ConvI8"].__name__ == "conv_i8" and FUNCTIONS["MaxPool"].__name__ == "max_pool"
+    with pytest.raises(ProgramError, match="no function for the step Warp"):
+        function_of("Warp")
+
+
+def spoil(change: str) -> dict[str, Any]:
+    d = data()
+    tensor = next(t for t in d["tensors"] if t["layout"] == "nhwc")
+    if change == "step":
+        d["steps"][0]["step"] = "Teleport"
+    elif change == "field":
+        del d["steps"][0]["x"]
+    elif change == "arena":
+        d["arena_bytes"] = 256
+    elif change == "dtype":
+        tensor["dtype"] = "int3"
+    elif change == "offset":
+        tensor["offset"] = -4
+    elif change == "reads":
+        d["steps"][0]["x"] = "elsewhere"
+    elif change == "span":
+        tensor["span"] = 10_000
+    elif change == "output":
+        d["outputs"] = ["elsewhere"]
+    return d
+
+
+@pytest.mark.parametrize(("change", "text"), [
+    ("step", "step 'Teleport' that this orind does not know"), ("field", "not complete"),
+    ("arena", "does not fit the arena"), ("dtype", "unknown type int3"), ("offset", "does not fit the arena"),
+    ("reads", "uses the unknown tensor 'elsewhere'"), ("span", "does not fit"),
+    ("output", "input or output 'elsewhere'")])
+def test_damaged_program_is_refused(change: str, text: str) -> None:
+    with pytest.raises(ProgramError, match=text):
+        program_from_json(spoil(change))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{\"one\": {}}", "{\"1\": 5}"])
+def test_text_that_is_no_program(text: str) -> None:
+    with pytest.raises(ProgramError, match="the program of the plan"):
+        programs_from_text(text)
+
+
+def test_missing_constant_and_unknown_tail_function() -> None:
+    runner, constants = fp32(detector_onnx(32))
+    step = next(s for s in runner.program.steps if isinstance(s, ConvF32))
+    with pytest.raises(ProgramError, match="lacks the tensor"):
+        ProgramRunner(runner.program, {k: v for k, v in constants.items() if k != step.weight})
+    steps = [replace(s, op="Erf") if isinstance(s, Unary) else s for s in runner.program.steps]
+    with pytest.raises(ProgramError, match="does not know Erf"):
+        ProgramRunner(replace(runner.program, steps=tuple(steps)), constants)
+
+
+def test_lifetimes_that_overlap_never_share_bytes() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        lives = []
+        for i in range(25):
+            first = int(rng.integers(0, 30))
+            lives.append(Lifetime(str(i), int(rng.integers(1, 5000)), first, first + int(rng.integers(0, 8))))
+        offsets, total = place(lives)
+        for a in lives:
+            assert offsets[a.name] % 256 == 0 and offsets[a.name] + a.nbytes <= total
+            for b in lives:
+                if a.name < b.name and a.first <= b.last and b.first <= a.last:
+                    x, y = offsets[a.name], offsets[b.name]
+                    assert x + a.nbytes <= y or y + b.nbytes <= x
+
+
+@pytest.mark.parametrize("compiled", [fp32, int8])
+def test_separate_memory_for_every_buffer_gives_the_same_outputs(
+        compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a step used bytes that another tensor still needs, the shared arena would give other numbers."""
+    shared, _ = compiled(detector_onnx(64), 2)
+
+    def apart(lifetimes: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
+        offsets, at = {}, 0
+        for life in lifetimes:
+            offsets[life.name], at = at, at + -(-life.nbytes // 256) * 256
+        return offsets, at
+    monkeypatch.setattr("orind.kernels.passes.lower.place", apart)
+    separate, _ = compiled(detector_onnx(64), 2)
+    assert separate.program.arena_bytes > 3 * shared.program.arena_bytes
+    fill(shared)
+    separate.input[...] = shared.input
+    assert all(np.array_equal(a, b) for a, b in zip(shared.run(), separate.run(), strict=True))
+
+
+def test_channel_map_of_a_c2f_block() -> None:
+    """Split halves and the concat are one buffer: nothing is copied, segments start at multiples of 16."""
+    net = Net((1, 3, 8, 8))
+    x = net.c2f(net.conv(net.input, 24))
+    layouts = assign_layouts(fuse(prepare(imported(net.model([(net.conv(x, 2), (1, 2, 8, 8))])))))
+    found = map_channels(layouts.graph, layouts.image_nodes, layouts.images, ["images"])
+    concat = next(n for n in layouts.graph.nodes if n.op == "Concat")
+    assert not found.copied and found.views[concat.output].sizes == (12, 12, 12)
+    assert found.starts(concat.output) == [0, 16, 32, 48]
+    a, b, m = (found.views[name] for name in concat.inputs)
+    assert {a.root, b.root, m.root} == {concat.output} and (a.first, b.first, m.first) == (0, 1, 2)
+    assert found.starts("images") == [0, 3]
+
+
+def test_a_tensor_in_two_concats_is_copied_once() -> None:
+    net = Net((1, 3, 8, 8))
+    a, b = net.conv(net.input, 8), net.conv(net.input, 8)
+    first = net.conv(net.concat(a, b), 4)
+    net.channels[first] = 4
+    second = net.conv(net.concat(b, net.input, first, first), 4)
+    layouts = assign_layouts(fuse(prepare(imported(net.model([(second, (1, 4, 8, 8))])))))
+    found = map_channels(layouts.graph, layouts.image_nodes, layouts.images, ["images"])
+    assert {index for _, index in found.copied} == {0, 1, 3}
+
+
+@pytest.mark.parametrize(("groups", "channels", "want"), [(2, 64, 2), (32, 64, 4), (4, 12, 1), (3, 48, 3), (8, 20, 1)])
+def test_merged_groups(groups: int, channels: int, want: int) -> None:
+    assert merged_groups(groups, channels) == want
+
+
+def test_a_smaller_program_lives_in_less_memory() -> None:
+    one, three = (fp32(detector_onnx(64), n)[0].program.arena_bytes for n in (1, 3))
+    assert 2.5 * one < three < 3.5 * one

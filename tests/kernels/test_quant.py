@@ -1,0 +1,159 @@
+"""The contract's numbers against exact arithmetic, calibration, scales and concat groups."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from compiled import fill, imported, int8
+from judge import Judge
+from models import Net
+
+from orind.kernels.ir.errors import UnsupportedModel
+from orind.kernels.ir.steps import RequantiseI8
+from orind.kernels.passes.pipeline import fuse, prepare
+from orind.kernels.quant import contract
+from orind.kernels.quant.calibrate import BINS, Histogram, best_scale, merged
+from orind.kernels.quant.scales import InputCode, assign_scales
+
+
+def nearest_even(value: Fraction) -> int:
+    return round(value)                       # Python rounds a Fraction half to even
+
+
+def test_weights_bias_and_multiplier() -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.normal(0, 1, (6, 4, 3, 3)).astype(np.float32)
+    bias = rng.normal(0, 5, 6).astype(np.float32)
+    weight[2], weight[3], bias[3] = 0, 0, 0
+    weight[4], bias[4] = weight[4] * 1e-9, 1e6
+    s_x = contract.single(0.037)
+    scales = contract.weight_scales(weight, bias, s_x)
+    codes, bias_q = contract.weight_codes(weight, scales), contract.bias_codes(bias, s_x, scales)
+    assert scales.dtype == np.float32 and codes.dtype == np.int8
+    for c in (0, 1, 5):
+        assert scales[c] == np.float32(float(np.abs(weight[c]).max()) / 127)
+        assert np.abs(codes[c]).max() == 127
+    assert scales[3] == np.float32(2.0 ** -20) and not codes[2:4].any()
+    assert np.abs(bias_q).max() <= 1 << 30 and abs(int(bias_q[4])) > (1 << 30) - 4096
+    for c in range(6):
+        exact = Fraction(float(bias[c])) / (Fraction(s_x) * Fraction(float(scales[c])))
+        assert abs(int(bias_q[c]) - nearest_even(exact)) <= (1 if abs(exact) > 1 << 29 else 0)
+    m = contract.multiplier(s_x, scales, contract.single(0.05))
+    assert m[0] == np.float32(s_x * float(scales[0]) / contract.single(0.05))
+
+
+def test_sums_that_do_not_fit() -> None:
+    codes = np.full((2, 70_000), 127, dtype=np.int8)
+    bias = np.array([0, (1 << 30)])
+    assert contract.sum_fits(codes, bias, False).tolist() == [True, False]
+    assert contract.sum_fits(codes, bias, True).tolist() == [False, False]
+
+
+@pytest.mark.parametrize(("activation", "low", "high", "s_out", "want"), [
+    ("SiLU", -20.0, 5.0, 0.1, 0.025), ("SiLU", -20.0, 0.5, 0.004, 8 / 512), ("SiLU", -1.0, 1.0, 0.001, 1 / 512),
+    ("LeakyRelu", -20.0, 5.0, 0.1, 20 / 512), ("Sigmoid", -3.0, 2.0, 0.1, 3 / 512), ("Tanh", -30.0, 2.0, 0.1, 8 / 512),
+    ("Sigmoid", 0.0, 0.0, 0.1, 2.0 ** -20)])
+def test_table_scale(activation: str, low: float, high: float, s_out: float, want: float) -> None:
+    assert contract.table_scale(activation, s_out, low, high) == contract.single(want)
+
+
+def test_plain_functions_round_half_to_even_and_clamp() -> None:
+    acc = np.array([1, 3, 5, -1, -3, 1000, -1000])
+    half = np.full(7, 0.5, dtype=np.float32)
+    assert contract.requantise(acc, half).tolist() == [0, 2, 2, 0, -2, 127, -128]
+    assert contract.requantise(acc, half, 0, 2).tolist() == [0, 2, 2, 0, 0, 2, 0]
+    table = contract.table_codes(lambda x: x, 1.0, 1.0, -512, 511)
+    assert table.shape == (1024,) and table[512] == 0 and table[0] == -128
+    assert contract.look_up(acc, half, table).tolist() == [0, 2, 2, 0, -2, 127, -128]
+    residual = np.array([1, 1, 1, 1, 1, -100, 100])
+    assert contract.requantise_residual(acc, half, residual, 0.5).tolist() == [1, 2, 3, 0, -1, 127, -128]
+    assert contract.look_up_residual(acc, half, table, residual, 1.0).tolist() == [1, 3, 3, 1, -1, 27, -28]
+    assert contract.add(acc, 0.5, residual, -1.0).tolist() == [0, 0, 2, -2, -2, 127, -128]
+    assert contract.multiply(np.array([100, -5]), np.array([100, 3]), 0.5).tolist() == [127, -8]
+    assert contract.to_float(acc, half)[0] == np.float32(0.5)
+    assert contract.clip_codes(0.0, 6.0, 0.1) == (0, 60) and contract.clip_codes(None, None, 1.0) == (-128, 127)
+
+
+def test_histogram_grows_and_keeps_every_value() -> None:
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(0, s, 1000).astype(np.float32) for s in (0.1, 5, 1, 40)]
+    grown = Histogram()
+    for part in parts:
+        grown.add(part)
+    every = np.concatenate(parts)
+    assert grown.counts.sum() == 4000 and grown.low == every.min() and grown.high == every.max()
+    assert grown.top >= np.abs(every).max()
+    direct = Histogram(grown.top, 0, 0)
+    for part in parts:
+        direct.add(part)
+    centre = (grown.counts * grown.centres()).sum() / 4000
+    assert centre == pytest.approx(np.abs(every).mean(), rel=0.01)
+    both = merged([grown, direct])
+    assert both.counts.sum() == 8000 and both.counts.shape == (BINS,)
+
+
+def test_best_scale_clips_outliers_and_matches_brute_force() -> None:
+    rng = np.random.default_rng(1)
+    values = np.append(rng.normal(0, 1, 100_000), [30.0]).astype(np.float32)
+    histogram = Histogram()
+    histogram.add(values)
+    scale = best_scale(histogram)
+
+    def loss(s: float) -> float:
+        return float((np.abs(values - np.clip(np.rint(values / s), -128, 127) * s).astype(np.float64) ** 2.4).sum())
+    every = {s: loss(s) for s in 30 / 127 * np.linspace(0.05, 1, 60)}
+    assert loss(scale) <= min(every.values()) * 1.1
+    assert scale < 30 / 127 * 0.9
+    empty = Histogram()
+    empty.add(np.zeros(4, dtype=np.float32))
+    assert best_scale(empty) == 2.0 ** -20
+    broken = Histogram()
+    broken.add(np.array([1, np.nan], dtype=np.float32))
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        best_scale(broken)
+
+
+def test_concat_group_shares_a_scale_and_a_quiet_member_leaves_it() -> None:
+    net = Net((1, 3, 8, 8))
+    loud, quiet = net.conv(net.input, 16, gain=40.0), net.conv(net.input, 16, gain=0.4)
+    pooled = net.op("MaxPool", loud, kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4)
+    net.channels[pooled] = 16
+    both = net.concat(pooled, quiet)
+    model = net.model([(net.conv(both, 4), (1, 4, 8, 8))])
+    runner, constants = int8(model)
+    tensors = runner.program.tensors
+    assert tensors[loud].scale == tensors[pooled].scale == tensors[both].scale
+    assert tensors[quiet].scale < tensors[both].scale / 8
+    assert any(isinstance(s, RequantiseI8) and s.x == quiet for s in runner.program.steps)
+    fill(runner)
+    Judge(runner, constants).run()
+
+
+def test_alike_members_stay_without_a_copy() -> None:
+    net = Net((1, 3, 8, 8))
+    both = net.concat(net.conv(net.input, 16), net.conv(net.input, 16))
+    runner, _ = int8(net.model([(net.conv(both, 4), (1, 4, 8, 8))]))
+    assert [type(s).__name__ for s in runner.program.steps] == ["ConvI8", "ConvI8", "ConvI8", "ToFlat"]
+    assert len({runner.program.tensors[s.y].scale for s in runner.program.steps[:2]}) == 1  # type: ignore[attr-defined]
+
+
+def test_input_that_joins_a_convolution_in_a_concat_is_refused() -> None:
+    net = Net((1, 3, 8, 8))
+    both = net.concat(net.input, net.op("Relu", net.conv(net.input, 5)))
+    with pytest.raises(UnsupportedModel, match=r"joins tensors of types \['int8', 'uint8'\]"):
+        int8(net.model([(net.conv(both, 4), (1, 4, 8, 8))]), code=InputCode("uint8", 1.0))
+
+
+def test_all_zero_weights_and_a_dead_input() -> None:
+    net = Net((1, 3, 8, 8))
+    x = net.op("Conv", net.input, net.constant(np.zeros((4, 3, 1, 1), dtype=np.float32)), kernel_shape=[1, 1])
+    net.channels[x] = 4
+    runner, constants = int8(net.model([(net.conv(net.op("Relu", x), 2), (1, 2, 8, 8))]))
+    fill(runner)
+    assert Judge(runner, constants).run() > 0 and np.isfinite(runner.outputs[0]).all()
+
+
+def test_scales_of_a_graph_without_ranges_are_left_out() -> None:
+    net = Net((1, 3, 8, 8))
+    graph = fuse(prepare(imported(net.model([(net.conv(net.input, 4), (1, 4, 8, 8))]))))
+    assert set(assign_scales(graph, {}, InputCode("int8", 0.5)).scale) == {"images"}
