@@ -68,6 +68,7 @@ class Daemon:
         self._busy_ns = 0
         self._loops = 0
         self._next_stats_ns = 0
+        self._told_state = ""
         self._next_collect_ns = 0
         self._retired: list[Generation] = []
         self._signals = signals
@@ -129,8 +130,9 @@ class Daemon:
         self.power.restrain(self.pipeline, now_ns)
         self._loops += 1
         self.stats.write_counters(self._busy_total(now_ns), now_ns, self._loops)
-        if now_ns >= self._next_stats_ns:
-            self._next_stats_ns = now_ns + STATS_EVERY_NS
+        state = self.state(now_ns)
+        if now_ns >= self._next_stats_ns or state != self._told_state:
+            self._next_stats_ns, self._told_state = now_ns + STATS_EVERY_NS, state
             self.stats.write_blob(status.build(self, now_ns))
             self.stamps.refresh()
         if now_ns >= self._next_collect_ns and not self.ledger.in_flight:
