@@ -166,10 +166,37 @@ def outputs_and_truths(model: Path, count: int, first_seed: int) -> tuple[list[D
     return outputs, wanted
 
 
+def plan_outputs_and_truths(plan: Path, count: int, first_seed: int) -> tuple[list[Detections], list[Detections]]:
+    """As `outputs_and_truths`, from a plan, by the executor and the preprocessing that serve."""
+    import make_parts
+
+    from orind.kernels.cpu.executor import CpuExecutor
+    from orind.kernels.picture import Picture
+    from orind.kernels.plan.file import PlanFile
+    from orind.kernels.pre.preprocess import Preprocessor, input_table
+    from orind.kernels.spec import ModelSpec
+
+    outputs: list[Detections] = []
+    truths: list[Detections] = []
+    with PlanFile.open_path(plan) as file, CpuExecutor(file, 1) as executor:
+        spec = ModelSpec.from_json(file.metadata["spec"])
+        entry = executor.program.tensors[executor.program.inputs[0]]
+        assert spec.input is not None
+        prepare = Preprocessor(spec.input, entry.shape, input_table(spec.input, entry.dtype, entry.scale))
+        for seed in range(first_seed, first_seed + count):
+            pixels, truth = make_parts.sample(seed)
+            height, width, _ = pixels.shape
+            prepare.run(Picture("rgb8", width, height, 0, pixels.reshape(-1)), executor.input[0])
+            [output] = executor.run()
+            outputs.append(output.reshape(output.shape[-2:]).copy())
+            truths.append(truth)
+    return outputs, truths
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit code: 0, or 1 if the figure is below --at-least, 2 for a wrong argument."""
-    parser = argparse.ArgumentParser(description="Measures mAP50 of an ONNX part detector on generated parts.")
-    parser.add_argument("--model", type=Path, required=True, help="the ONNX file, output (1, 4 + classes, anchors)")
+    parser = argparse.ArgumentParser(description="Measures mAP50 of a part detector on generated parts.")
+    parser.add_argument("--model", type=Path, required=True, help="ONNX file (by ONNX Runtime) or plan (by orind)")
     parser.add_argument("--count", type=int, default=400, help="parts (default 400)")
     parser.add_argument("--seed", type=int, default=FIRST_SEED, help=f"seed of the first part (default {FIRST_SEED})")
     parser.add_argument("--at-least", type=float, default=0.0, help="exit 1 below this mAP50")
@@ -180,7 +207,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"{options.model} is not a file")
     import make_parts
 
-    outputs, wanted = outputs_and_truths(options.model, options.count, options.seed)
+    measure = plan_outputs_and_truths if options.model.suffix == ".plan" else outputs_and_truths
+    outputs, wanted = measure(options.model, options.count, options.seed)
     defects = sum(len(rows) for rows in wanted)
     if not defects:
         parser.error("these parts have no defects at all: raise --count")
