@@ -1,6 +1,6 @@
 """DepthwiseI8 and DepthwiseF32: one multiply and one add a tap over whole tiles. Bound by `executor.py`.
 
-INT8 is exact in float32: kh * kw * 255 * 127 stays below 2^24 for every kernel up to 22 x 22; larger ones are refused.
+INT8 must be exact in float32, which lowering sees to (kernels up to 22 x 22 always are); a plan that is not is refused.
 """
 
 from __future__ import annotations

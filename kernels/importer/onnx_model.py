@@ -61,7 +61,7 @@ def _initializers(model: onnx.ModelProto, path: Path) -> dict[str, Array]:
     for tensor in model.graph.initializer:
         try:
             constants[tensor.name] = numpy_helper.to_array(tensor, str(path.parent))
-        except (OSError, ValueError, TypeError, onnx.checker.ValidationError) as error:
+        except (OSError, ValueError, TypeError, KeyError, onnx.checker.ValidationError) as error:
             raise ModelError(f"{path.name}: the weights '{tensor.name}' are missing or cut short; copy the model with "
                              "its external data file, or export it again") from error
     return constants
@@ -80,7 +80,8 @@ def _inputs(model: onnx.ModelProto, file: str, constants: dict[str, Array]) -> t
         if shape[0] != 1:
             raise UnsupportedModel(f"{file}: input '{value.name}' has the batch size {shape[0]}; export with batch 1 "
                                    "(the spec's key 'batch' makes larger ones)")
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name if tensor.elem_type else "?"
+        known = tensor.elem_type in onnx.TensorProto.DataType.values()[1:]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name if known else f"type {tensor.elem_type}"
         if dtype not in ("float32", "uint8"):
             raise UnsupportedModel(f"{file}: input '{value.name}' is {dtype}; export with float32 or uint8")
         inputs.append(TensorInfo(value.name, tuple(int(s) for s in shape), dtype))
@@ -105,7 +106,7 @@ class _Builder:
         name = proto.name or f"{proto.op_type}_{index}"
         name = name if name not in self.names else f"{name}#{index}"
         self.names.add(name)
-        node = Node(name, proto.op_type, tuple(proto.input), tuple(proto.output), _attributes(proto))
+        node = Node(name, proto.op_type, tuple(proto.input), tuple(proto.output), _attributes(proto, ctx.file))
         if proto.domain not in ("", "ai.onnx"):
             raise ctx.refuse(node, f"operator of the domain '{proto.domain}'", "export with standard operators only")
         for given in node.inputs:
@@ -115,12 +116,18 @@ class _Builder:
         if node.op == "Constant":
             self._keep(node, (_constant_value(node, ctx.file),))
             return
-        node = normalise(ctx, node)
-        if node.op == "Shape":
-            self._keep(node, (np.array(ctx.shapes[node.inputs[0]], dtype=np.int64),))
-            return
-        constant = all(not i or i in ctx.constants for i in node.inputs)
-        results = self._evaluate(node, constant)
+        try:
+            node = normalise(ctx, node)
+            if node.op == "Shape":
+                self._keep(node, (np.array(ctx.shapes[node.inputs[0]], dtype=np.int64),))
+                return
+            constant = all(not i or i in ctx.constants for i in node.inputs)
+            results = self._evaluate(node, constant)
+        except (TypeError, IndexError, KeyError, AttributeError, OverflowError) as error:
+            raise ctx.refuse(node, f"an attribute or input is missing or malformed ({type(error).__name__}: {error})",
+                             "the file is damaged, or of another opset than it says: export the model again") from error
+        if len(results) < len(node.outputs):
+            raise ctx.refuse(node, f"has {len(node.outputs)} outputs, {len(results)} are known", "export it again")
         if constant and sum(r.nbytes for r in results) <= LARGEST_FOLDED_BYTES:
             self._keep(node, results)
             return
@@ -163,12 +170,15 @@ class _Builder:
         return np.broadcast_to(np.ones((), dtype=self.tensors[node.inputs[0]].dtype), (n, channels, *out))
 
 
-def _attributes(proto: onnx.NodeProto) -> dict[str, Any]:
+def _attributes(proto: onnx.NodeProto, file: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for attribute in proto.attribute:
         value = onnx.helper.get_attribute_value(attribute)
         if isinstance(value, onnx.TensorProto):
             value = numpy_helper.to_array(value)
+        if value is None:
+            raise ModelError(f"{file}: node '{proto.name}' ({proto.op_type}): attribute '{attribute.name}' has no "
+                             "value: the file is damaged; export the model again")
         values[attribute.name] = tuple(value) if isinstance(value, list) else value
     return values
 

@@ -53,6 +53,9 @@ def _spatial(ctx: Context, node: Node, kernel: Shape) -> Node:
     strides = tuple(node.attrs.get("strides", (1, 1)))
     dilations = tuple(node.attrs.get("dilations", (1, 1)))
     pads = tuple(node.attrs.get("pads", (0, 0, 0, 0)))
+    if (len(strides), len(dilations), len(pads)) != (2, 2, 4) or min((*strides, *dilations, *kernel)) < 1:
+        raise ctx.refuse(node, f"strides {strides}, dilations {dilations}, pads {pads} or kernel {kernel} make no "
+                         "sense", "export the model again")
     auto = node.attrs.get("auto_pad", b"NOTSET").decode()
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         total = [max(0, (-(-size // s) - 1) * s + (k - 1) * d + 1 - size)
@@ -64,13 +67,18 @@ def _spatial(ctx: Context, node: Node, kernel: Shape) -> Node:
     return node.with_attrs(kernel_shape=kernel, strides=strides, dilations=dilations, pads=pads)
 
 
+def _check_finite(ctx: Context, node: Node) -> None:
+    for name in node.inputs[1:]:
+        if name in ctx.constants and not np.isfinite(ctx.constants[name]).all():
+            raise ctx.refuse(node, "its weights hold NaN or infinity", "train or export the model again")
+
+
 def _conv(ctx: Context, node: Node) -> Node:
     weight = ctx.constant(node, 1, "weight")
     if weight is None:
         raise ctx.refuse(node, "has no weight", "export the model with its weights")
     ctx.constant(node, 2, "bias")
-    if not np.isfinite(weight).all():
-        raise ctx.refuse(node, "its weights hold NaN or infinity", "train or export the model again")
+    _check_finite(ctx, node)
     node = _spatial(ctx, node, tuple(weight.shape[2:]))
     channels, groups = ctx.shapes[node.inputs[0]][1], node.attrs.get("group", 1)
     if weight.shape[1] * groups != channels or weight.shape[0] % groups:
@@ -173,10 +181,18 @@ def _first_output(ctx: Context, node: Node) -> Node:
     return Node(node.name, node.op, node.inputs, node.outputs[:1], node.attrs)
 
 
+def _batch_norm(ctx: Context, node: Node) -> Node:
+    if node.attrs.get("training_mode"):
+        raise ctx.refuse(node, "is in training mode", "export the model for inference")
+    _check_finite(ctx, node)
+    return _first_output(ctx, node)
+
+
 def _gemm(ctx: Context, node: Node) -> Node:
     if node.attrs.get("transA") or len(ctx.shapes[node.inputs[0]]) != 2:
         raise ctx.refuse(node, "transposed or non-matrix first operand", "export a plain fully connected layer")
     _int_inputs(ctx, node)
+    _check_finite(ctx, node)
     return node
 
 
@@ -206,6 +222,15 @@ def _transpose(ctx: Context, node: Node) -> Node:
     return node.with_attrs(perm=tuple(node.attrs.get("perm", reversed(range(rank)))))
 
 
+def _axis(ctx: Context, node: Node) -> Node:
+    """Concat and Split: an axis that exists."""
+    rank = len(ctx.shapes[node.inputs[0]])
+    axis = node.attrs["axis"] if node.op == "Concat" else node.attrs.get("axis", 0)
+    if not -rank <= axis < rank:
+        raise ctx.refuse(node, f"axis {axis} of a tensor of {rank} dimensions", "export the model again")
+    return _SPLIT(ctx, node) if node.op == "Split" else node
+
+
 def _constant_of_shape(ctx: Context, node: Node) -> Node:
     return node.with_attrs(value=node.attrs.get("value", np.zeros(1, dtype=np.float32)))
 
@@ -216,11 +241,12 @@ def _approximate(ctx: Context, node: Node) -> Node:
     return node
 
 
+_SPLIT = _attribute_as_input("split")
 NORMALISERS: dict[str, Callable[[Context, Node], Node]] = {
     "Conv": _conv, "MaxPool": _pool, "AveragePool": _pool, "Clip": _clip, "Pad": _pad, "Resize": _resize,
     "Upsample": _resize, "Reshape": _reshape, "Slice": _attribute_as_input("starts", "ends", "axes"),
-    "Split": _attribute_as_input("split"), "Squeeze": _attribute_as_input("axes"), "Gelu": _approximate,
-    "Unsqueeze": _attribute_as_input("axes"), "BatchNormalization": _first_output, "Dropout": _first_output,
+    "Split": _axis, "Concat": _axis, "Squeeze": _attribute_as_input("axes"), "Gelu": _approximate,
+    "Unsqueeze": _attribute_as_input("axes"), "BatchNormalization": _batch_norm, "Dropout": _first_output,
     "Gemm": _gemm, "MatMul": _matmul, "Softmax": _softmax, "Cast": _cast, "Transpose": _transpose,
     "ConstantOfShape": _constant_of_shape,
 }

@@ -8,7 +8,7 @@ multiple of 16; what lies between is always 0. JSON round trip without any libra
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -127,7 +127,3 @@ def programs_from_text(text: str) -> dict[int, Program]:
         if isinstance(error, ProgramError):
             raise
         raise ProgramError(f"the program of the plan cannot be read ({error}): rebuild the plan") from error
-
-
-def field_names(step: Step) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(step))

@@ -44,11 +44,6 @@ class ChannelMap:
         return at
 
 
-def channel_sizes(graph: Graph, node: Node) -> list[int]:
-    """Channel counts of the outputs of a Split over channels."""
-    return [graph.shape(name)[1] for name in node.outputs]
-
-
 def _relations(graph: Graph, node: Node, images: Collection[str]) -> list[tuple[str, str, int]]:
     """(part, whole, offset): a cut of the whole at offset + k is a cut of the part at k, and the other way round."""
     if node.op == "Concat":

@@ -61,6 +61,13 @@ def sum_fits(codes: Codes, bias: Array, unsigned: bool) -> npt.NDArray[np.bool_]
     return np.asarray(np.abs(bias.astype(np.int64)) + reach < 1 << 31)
 
 
+def exact_in_float32(codes: Codes, bias: Array, unsigned: bool) -> bool:
+    """Whether every sum of products, and every bias, is a number that float32 holds: 128 sum|w_q| <= 2^24 (255)."""
+    reach = np.abs(codes.astype(np.int64)).reshape(len(codes), -1).sum(1) * (255 if unsigned else 128)
+    held = (bias.astype(np.float32).astype(np.int64) == bias).all()
+    return bool(reach.max(initial=0) <= 1 << 24 and held)
+
+
 def multiplier(s_x: float, scales: Floats, s_out: float) -> Floats:
     """f32(s_x s_w[c] / s_out); with s_out 1 the factor of the float end."""
     return (s_x * scales.astype(np.float64) / s_out).astype(np.float32)

@@ -108,7 +108,8 @@ class IntegerNumbers:
             residual = node.inputs[3]
             m_r = contract.single(out.tensors[residual].scale / y.scale)
         groups = a["group"]
-        depthwise = is_depthwise(weight, groups) and (x.segments, x.span) == (y.segments, y.span)
+        depthwise = is_depthwise(weight, groups) and (x.segments, x.span) == (y.segments, y.span) \
+            and contract.exact_in_float32(codes, bias_q, x.dtype == "uint8")
         if depthwise:
             packed: Array = pack_channels(codes[:, 0].transpose(1, 2, 0), y)
         else:

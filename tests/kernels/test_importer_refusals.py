@@ -6,13 +6,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from compiled import imported, int8
+from compiled import fp32, int8
+from google.protobuf.message import DecodeError
 from models import Net, detector_onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from orind.kernels.importer.onnx_model import read_model
 from orind.kernels.ir.errors import ModelError, UnsupportedModel
 from orind.kernels.ir.graph import Graph, Node, TensorInfo
+from orind.kernels.quant.scales import InputCode
 
 FLOAT = TensorProto.FLOAT
 
@@ -66,6 +68,17 @@ CASES: list[tuple[onnx.ModelProto, str]] = [
      "'second' .* a second time"),
     (raw([node("Relu", "x")], outputs=("z",)), "output 'z' is made by no node"),
     (raw([node("Relu", "x")], outputs=("y", "y")), "two graph outputs"),
+    (raw([node("Concat", "x", "x", axis=7)]), "axis 7 of a tensor of 4 dimensions"),
+    (raw([node("Concat", "x", "x")]), r"missing or malformed \(KeyError"),
+    (raw([node("Conv", "x", "w", strides=[2])], weights=W), "make no sense"),
+    (raw([node("BatchNormalization", "x", *"wwww")], weights={"w": np.full(3, np.inf, dtype=np.float32)}),
+     "NaN or infinity"),
+    (raw([node("BatchNormalization", "x", *"wwww", training_mode=1)], weights={"w": np.ones(3, dtype=np.float32)}),
+     "training mode"),
+    (raw([helper.make_node("Relu", ["x"], ["y", "z"], "the node")]), "has 2 outputs, 1 are known"),
+    (raw([node("Constant", value_string="a")]), "use a dense constant"),
+    (raw([node("Conv", "x", "")]), "has no weight"),
+    (raw([node("Cast", "x", to=7)]), r"\(Cast\): casts to int64"),
     (raw([node("Slice", "x", "a", "b")], weights={"a": np.array([2]), "b": np.array([1])}), "is empty"),
 ]
 
@@ -73,7 +86,7 @@ CASES: list[tuple[onnx.ModelProto, str]] = [
 @pytest.mark.parametrize(("model", "text"), CASES, ids=[text[:30] for _, text in CASES])
 def test_refused(model: onnx.ModelProto, text: str) -> None:
     with pytest.raises(ModelError, match=text) as caught:
-        imported(model)
+        fp32(model)
     assert str(caught.value).startswith("test.onnx")
 
 
@@ -104,10 +117,45 @@ def test_cycle_and_duplicate_in_a_graph() -> None:
               {"x": info[0]})
 
 
+def test_damaged_bytes_are_refused_or_run() -> None:
+    """Flipped bits and cut files: a message, or a model that still makes sense; never another exception."""
+    base = detector_onnx(32, (4, 8, 8, 8)).SerializeToString()
+    rng = np.random.default_rng(7)
+    refused = 0
+    for trial in range(150):
+        data = bytearray(base)
+        if trial % 3 == 0:
+            data = data[:int(rng.integers(0, len(data)))]
+        else:
+            data[int(rng.integers(0, len(data)))] ^= 1 << int(rng.integers(0, 8))
+        try:
+            model = onnx.load_model_from_string(bytes(data))
+        except DecodeError:
+            continue
+        try:
+            fp32(model)
+        except ModelError:
+            refused += 1
+    assert refused > 10
+
+
 INT8_CASES = [
     ("shuffle", r"Conv_4' \(Conv\): its input comes from an operator without an integer form; build with"),
     ("softmax", "its input comes from an operator without an integer form"),
 ]
+
+
+def test_activation_on_a_uint8_input_has_no_integer_form() -> None:
+    net = Net((1, 3, 8, 8))
+    with pytest.raises(UnsupportedModel, match="has no integer form on uint8"):
+        int8(net.model([(net.conv(net.op("Tanh", net.input), 3), (1, 3, 8, 8))]), code=InputCode("uint8", 1.0))
+
+
+def test_sums_that_do_not_fit_32_bits() -> None:
+    net = Net((1, 3, 220, 220))
+    w = net.constant(np.ones((1, 3 * 220 * 220), dtype=np.float32))
+    with pytest.raises(UnsupportedModel, match=r"\(Conv|Gemm\): its sums do not fit 32 bits; build with"):
+        int8(net.model([(net.op("Gemm", net.op("Flatten", net.input), w, transB=1), (1, 1))]), frames=1)
 
 
 @pytest.mark.parametrize(("kind", "text"), INT8_CASES)
@@ -126,6 +174,5 @@ def test_no_integer_form(kind: str, text: str) -> None:
 def test_attention_in_the_tail_is_refused_where_it_is() -> None:
     net = Net((1, 3, 8, 8))
     x = net.op("Gather", net.conv(net.input, 4), net.constant(np.array([0, 1])), axis=1)
-    from compiled import fp32
     with pytest.raises(UnsupportedModel, match=r"\(Gather\): not supported on a tensor of shape"):
         fp32(net.model([(x, (1, 2, 8, 8))]))

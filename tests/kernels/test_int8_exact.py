@@ -1,5 +1,7 @@
 """The INT8 executor equals the int64 judge bit for bit: detector, BlazeFace, forms of every step, random graphs."""
 
+import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,8 @@ from judge import Judge
 from models import Net, detector_onnx
 
 from orind.kernels.cpu.convolution import exact_parts
+from orind.kernels.cpu.executor import ProgramRunner
+from orind.kernels.ir.errors import ProgramError
 from orind.kernels.ir.program import program_from_json
 from orind.kernels.ir.steps import ConvI8, DepthwiseI8
 from orind.kernels.quant.scales import InputCode
@@ -144,14 +148,52 @@ def test_depthwise_over_two_segments_strided_and_asymmetric() -> None:
     assert judge.tensor(step.x).segments == ((0, 20), (32, 5))
 
 
+def test_depthwise_that_float32_would_not_hold_becomes_a_convolution() -> None:
+    net = Net((1, 3, 24, 24))
+    x = net.op("Relu", net.conv(net.input, 5))
+    w = net.constant(np.ones((5, 1, 33, 33), dtype=np.float32))
+    x = net.op("Conv", x, w, kernel_shape=[33, 33], pads=[16] * 4, group=5)
+    net.channels[x] = 5
+    judge = judged(net.model([(net.conv(x, 4, 1), (1, 4, 24, 24))]))
+    assert [type(s).__name__ for s in judge.runner.program.steps].count("DepthwiseI8") == 0
+
+
+def test_depthwise_step_that_is_not_exact_is_refused() -> None:
+    net = Net((1, 3, 8, 8))
+    x = net.op("Relu", net.conv(net.input, 5))
+    runner, constants = int8(net.model([(net.conv(net.conv(x, 5, group=5), 4, 1), (1, 4, 8, 8))]))
+    step = next(s for s in runner.program.steps if isinstance(s, DepthwiseI8))
+    bias = np.full_like(constants[step.bias], (1 << 24) + 1)
+    with pytest.raises(ProgramError, match="is not exact in float32"):
+        ProgramRunner(runner.program, {**constants, step.bias: bias})
+
+
+def test_integer_tensor_that_the_tail_reads_too() -> None:
+    """The same tensor feeds a convolution and, as float32, a graph output."""
+    net = Net((1, 3, 8, 8))
+    x = net.silu(net.conv(net.input, 20))
+    judge = judged(net.model([(x, (1, 20, 8, 8)), (net.conv(x, 4), (1, 4, 8, 8))]))
+    assert judge.checked["ToFlat"] == 20 * 64
+
+
+def test_steady_state_allocates_nothing_large() -> None:
+    runner, _ = int8(detector_onnx(), code=PIXELS)
+    fill(runner)
+    runner.run()
+    tracemalloc.start()
+    try:
+        runner.run()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 200_000
+
+
 def test_program_survives_json() -> None:
     runner, constants = int8(detector_onnx(64))
     fill(runner)
     want = [o.copy() for o in runner.run()]
     frames = runner.input.copy()
-    import json
-
-    from orind.kernels.cpu.executor import ProgramRunner
     again = program_from_json(json.loads(json.dumps(runner.program.to_json())))
     assert again == runner.program
     other = ProgramRunner(again, constants)
