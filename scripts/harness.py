@@ -403,7 +403,7 @@ class Load(threading.Thread):
     def largest_gap_ns(self, from_ns: int, to_ns: int) -> int:
         """Largest interval between answers that ends within from_ns..to_ns, less the period of the load."""
         times = [a.at_ns for a in list(self.answers)]
-        gaps = [b - a for a, b in itertools.pairwise(times) if b >= from_ns and a <= to_ns]
+        gaps = [b - a for a, b in itertools.pairwise(times) if from_ns <= b <= to_ns]
         return max(gaps, default=0) - self.period_ns
 
     def first_answer_after(self, at_ns: int) -> Answered | None:
