@@ -193,4 +193,9 @@ def copy(step: Copy, at: Binding, frame: int) -> list[Call]:
     place = y[row:row + x.shape[0], column:column + x.shape[1]]
     for source, target, count in step.runs:
         calls.append(partial(np.copyto, place[..., target:target + count], x[..., source:source + count]))
+    starts = [start for start, _ in at.tensor(step.y).segments] + [y.shape[2]]
+    for (start, count), following in zip(at.tensor(step.y).segments, starts[1:], strict=True):
+        touched = any(start <= target < start + count for _, target, _ in step.runs)
+        if touched and start + count < following and not step.clear:   # the buffer's bytes may have been another's
+            calls.append(partial(y[..., start + count:following].fill, 0))
     return calls

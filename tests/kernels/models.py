@@ -131,3 +131,68 @@ def detector_onnx(size: int = 256, width: Sequence[int] = (12, 24, 48, 96), clas
     extent = net.op("Mul", net.op("Sub", high, low), stride_of)
     y = net.op("Concat", centre, extent, net.op("Sigmoid", cut(o, 4, 4 + classes)), axis=1)
     return net.model([(y, (1, 4 + classes, grids[0].shape[2] + grids[1].shape[2]))])
+
+
+def sides(net: Net, x: str) -> list[int]:
+    """Height and width of a tensor of the net so far."""
+    graph = onnx.shape_inference.infer_shapes(net.model([(x, [None] * 4)])).graph
+    return [d.dim_value for d in graph.output[0].type.tensor_type.shape.dim][2:]
+
+
+def random_net(seed: int) -> onnx.ModelProto:
+    """A few branches of random operators that join in a Concat and end in a convolution and a Sigmoid."""
+    rng = np.random.default_rng(seed)
+    net = Net((1, int(rng.integers(1, 6)), int(rng.integers(9, 20)), int(rng.integers(9, 20))), seed)
+    trunk = net.conv(net.input, int(rng.integers(3, 40)), 3, int(rng.integers(1, 3)))
+    branches = []
+    for _ in range(int(rng.integers(1, 4))):
+        x = trunk
+        for _ in range(int(rng.integers(1, 4))):
+            kind, c = rng.integers(0, 16), net.channels[x]
+            if kind == 0:
+                x = net.silu(net.conv(x, int(rng.integers(3, 40)), int(rng.choice([1, 3, 5]))))
+            elif kind == 1:
+                x = net.op("Relu", net.conv(x, c, 3, group=c))
+            elif kind == 2:
+                x = net.op("MaxPool", x, kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4)
+            elif kind == 3:
+                x = net.op("AveragePool", x, kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4,
+                           count_include_pad=int(rng.integers(0, 2)))
+            elif kind == 4:
+                x = net.op("Relu", net.op("Add", x, net.conv(x, c, 3)))
+            elif kind == 5:
+                x = net.op("Add", net.silu(net.conv(x, c, 1)), x)
+            elif kind == 6:
+                x = net.op("Clip", net.conv(x, c, 1), net.constant(np.array(0.1, dtype=np.float32)),
+                           net.constant(np.array(0.9, dtype=np.float32)))
+            elif kind == 7:
+                gate = net.op("Sigmoid", net.conv(net.op("GlobalAveragePool", x), c, 1))
+                x = net.op("Mul", x, gate)
+            elif kind == 8:
+                x = net.conv(x, c, 3, group=2 if c % 2 == 0 else 1, dilation=2, pads=[2] * 4)
+            elif kind == 9:
+                x = net.op("Tanh", net.op("Sub", x, net.op("Relu", x)))
+            elif kind == 10:
+                x = net.op("LeakyRelu", net.conv(x, c, 3, bias=False), alpha=0.1)
+            elif kind == 11:
+                x = net.op("HardSwish", net.conv(x, int(rng.integers(1, 20)), 3))
+            elif kind == 12 and c > 2:
+                cut = int(rng.integers(1, c))
+                a, b = net.op("Split", x, net.constant(np.array([cut, c - cut])), outputs=2, axis=1)
+                net.channels[a], net.channels[b] = cut, c - cut
+                x = net.concat(b, net.conv(x, 5, 1), a)
+            elif kind == 13:
+                zeros = net.constant(np.zeros((1, 7, *sides(net, x)), dtype=np.float32))
+                x = net.op("Concat", x, zeros, axis=1)
+                net.channels[x] = c + 7
+            elif kind == 14:
+                x = net.op("Pad", net.op("Relu", x), net.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1])))
+                x = net.op("MaxPool", x, kernel_shape=[3, 3], strides=[1, 1])
+            elif c % 2 == 0:
+                x = net.c2f(x)
+            net.channels[x] = net.channels.get(x, c)
+        branches.append(x)
+    y = net.conv(net.concat(*branches), 5, 1)
+    shape = onnx.shape_inference.infer_shapes(net.model([(y, [None] * 4)]))
+    dims = [d.dim_value for d in shape.graph.output[0].type.tensor_type.shape.dim]
+    return net.model([(net.op("Sigmoid", y), dims)])

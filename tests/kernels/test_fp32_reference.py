@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from compiled import fill, fp32, imported, onnxruntime_outputs
-from models import Net, detector_onnx, identity_onnx
+from models import Net, detector_onnx, identity_onnx, random_net
 from onnx import helper
 
 from orind.kernels.passes.pipeline import fuse, prepare
@@ -38,6 +38,11 @@ def test_shipped_models(name: str) -> None:
 def test_detector_in_a_batch() -> None:
     runner = compare(detector_onnx(64), batch=3)
     assert runner.outputs[0].shape == (3, 8, 80)
+
+
+@pytest.mark.parametrize("seed", range(48))
+def test_random_graph(seed: int) -> None:
+    compare(random_net(seed), batch=1 + seed % 2)
 
 
 def classifier(pool: str) -> onnx.ModelProto:

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from compiled import fill, int8
 from judge import Judge
-from models import Net, detector_onnx
+from models import Net, detector_onnx, random_net
 
 from orind.kernels.cpu.convolution import exact_parts
 from orind.kernels.cpu.executor import ProgramRunner
@@ -57,53 +57,9 @@ def test_batch_of_three_frames_equals_frames_alone() -> None:
         assert all(np.array_equal(a[0], t[i]) for a, t in zip(alone.run(), together, strict=True))
 
 
-def _random_net(seed: int) -> onnx.ModelProto:
-    """A few branches of random operators that join in a Concat and end in a convolution and a Sigmoid."""
-    rng = np.random.default_rng(seed)
-    net = Net((1, int(rng.integers(1, 6)), int(rng.integers(9, 20)), int(rng.integers(9, 20))), seed)
-    trunk = net.conv(net.input, int(rng.integers(3, 40)), 3, int(rng.integers(1, 3)))
-    branches = []
-    for _ in range(int(rng.integers(1, 4))):
-        x = trunk
-        for _ in range(int(rng.integers(1, 4))):
-            kind, c = rng.integers(0, 12), net.channels[x]
-            if kind == 0:
-                x = net.silu(net.conv(x, int(rng.integers(3, 40)), int(rng.choice([1, 3, 5]))))
-            elif kind == 1:
-                x = net.op("Relu", net.conv(x, c, 3, group=c))
-            elif kind == 2:
-                x = net.op("MaxPool", x, kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4)
-            elif kind == 3:
-                x = net.op("AveragePool", x, kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4,
-                           count_include_pad=int(rng.integers(0, 2)))
-            elif kind == 4:
-                x = net.op("Relu", net.op("Add", x, net.conv(x, c, 3)))
-            elif kind == 5:
-                x = net.op("Add", net.silu(net.conv(x, c, 1)), x)
-            elif kind == 6:
-                x = net.op("Clip", net.conv(x, c, 1), net.constant(np.array(0.1, dtype=np.float32)),
-                           net.constant(np.array(0.9, dtype=np.float32)))
-            elif kind == 7:
-                gate = net.op("Sigmoid", net.conv(net.op("GlobalAveragePool", x), c, 1))
-                x = net.op("Mul", x, gate)
-            elif kind == 8:
-                x = net.conv(x, c, 3, group=2 if c % 2 == 0 else 1, dilation=2, pads=[2] * 4)
-            elif kind == 9:
-                x = net.op("Tanh", net.op("Sub", x, net.op("Relu", x)))
-            elif kind == 10:
-                x = net.op("LeakyRelu", net.conv(x, c, 3, bias=False), alpha=0.1)
-            else:
-                x = net.op("HardSwish", net.conv(x, int(rng.integers(1, 20)), 3))
-        branches.append(x)
-    y = net.conv(net.concat(*branches), 5, 1)
-    shape = onnx.shape_inference.infer_shapes(net.model([(y, [None] * 4)]))
-    dims = [d.dim_value for d in shape.graph.output[0].type.tensor_type.shape.dim]
-    return net.model([(net.op("Sigmoid", y), dims)])
-
-
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(48))
 def test_random_graph(seed: int) -> None:
-    judged(_random_net(seed), seed, code=PIXELS if seed % 2 else None)
+    judged(random_net(seed), seed, code=PIXELS if seed % 2 else None)
 
 
 @pytest.mark.parametrize("code", [PIXELS, None])
