@@ -249,6 +249,11 @@ status page: {status["http"]}""",
     signal.pause()
 
 
+def interrupt(number: int, frame: object) -> None:
+    """SIGTERM ends it as Ctrl-C does: with everything that it started."""
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__, epilog="example: scripts/demo --stay")
     parser.add_argument("--stay", action="store_true", help="keep serving afterwards, until Ctrl-C")
@@ -256,6 +261,7 @@ def main() -> int:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     stage = Stage(Path(tempfile.mkdtemp(prefix="orind-demo-")), options.out.resolve())
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         build_plans(stage)
         say("starting a simulated AGX Orin board (every power figure below is simulated)")
