@@ -25,6 +25,7 @@ from .trigger import Trigger
 
 log = logging.getLogger("orind")
 RESPAWN_NS = 200_000_000
+START_TIMEOUT_NS = 20_000_000_000
 
 
 class Receiver(Protocol):
@@ -46,10 +47,12 @@ class Job:
 
 @dataclass(slots=True)
 class Worker:
-    """One decode process; one job at a time."""
+    """One decode process; one job at a time, the first after it said that it is ready: its time-out counts decoding."""
 
     channel: Channel
     child: Child
+    started_ns: int
+    ready: bool = False
     job: Job | None = None
     killed: str = ""
 
@@ -75,22 +78,34 @@ class DecodePool:
         self._waiting.append(frame)
         self._assign(now_ns)
 
+    def slot_freed(self, now_ns: int) -> None:
+        """The pipeline gave a slot back: a frame may be waiting for one to decode into."""
+        if self._waiting:
+            self._assign(now_ns)
+
     def tick(self, now_ns: int) -> None:
-        """Kill hung workers, answer frames past their deadline, replace the dead."""
+        """Kill hung workers, answer frames past their deadline, replace the dead, give out what waits."""
         for worker in self._workers:
-            if worker.job is not None and not worker.killed and now_ns - worker.job.started_ns > self._timeout_ns:
-                worker.killed = f"decoding took longer than {self._timeout_ns / 1e6:.0f} ms"
+            reason = self._overdue(worker, now_ns)
+            if reason and not worker.killed:
+                worker.killed = reason
                 self._nursery.kill(worker.child)
-        while self._waiting and self._waiting[0].deadline_ns < now_ns:
-            self._receiver().undecodable(
-                self._waiting.popleft(),
-                "expired",
-                "too_late",
-                "deadline passed while it waited for a decode worker",
-                now_ns,
-            )
+        late = [frame for frame in self._waiting if frame.deadline_ns < now_ns]
+        for frame in late:
+            self._waiting.remove(frame)
+        for frame in late:
+            text = "deadline passed while it waited for a decode worker"
+            self._receiver().undecodable(frame, "expired", "too_late", text, now_ns)
         if len(self._workers) < self._wanted and now_ns >= self._respawn_at_ns:
-            self._spawn()
+            self._spawn(now_ns)
+        self._assign(now_ns)
+
+    def _overdue(self, worker: Worker, now_ns: int) -> str:
+        if worker.job is not None and now_ns - worker.job.started_ns > self._timeout_ns:
+            return f"decoding took longer than {self._timeout_ns / 1e6:.0f} ms"
+        if not worker.ready and now_ns - worker.started_ns > START_TIMEOUT_NS:
+            return f"it was not ready within {START_TIMEOUT_NS / 1e9:.0f} s"
+        return ""
 
     def take_all(self) -> list[Trigger]:
         """Remove and return every frame, for the end: workers may still write, but nothing is read any more."""
@@ -115,7 +130,7 @@ class DecodePool:
         for worker in self._workers:
             if not self._waiting:
                 return
-            if worker.job is not None or worker.killed:
+            if worker.job is not None or worker.killed or not worker.ready:
                 continue
             frame = self._waiting[0]
             target = self._ring.take()
@@ -128,7 +143,8 @@ class DecodePool:
                 worker.job.number, frame.slot.index, frame.slot.serial, frame.length, target.index, target.serial
             )
             if not worker.channel.send(messages.pack_decode(order)):
-                self._nursery.kill(worker.child)  # its end of file brings the frame back
+                worker.killed = "its channel is closed"  # its end of file brings the frame back
+                self._nursery.kill(worker.child)
 
     def _on_readable(self, worker: Worker, now_ns: int) -> None:
         try:
@@ -146,6 +162,7 @@ class DecodePool:
         self._assign(now_ns)
 
     def _complete(self, worker: Worker, message: messages.Decoded, now_ns: int) -> None:
+        worker.ready = True
         job = worker.job
         if job is None or message.job != job.number:
             return
@@ -179,16 +196,15 @@ class DecodePool:
             raise RuntimeError("the decode pool was used before the pipeline was connected to it")
         return self.receiver
 
-    def _spawn(self) -> None:
+    def _spawn(self, now_ns: int) -> None:
         channel, theirs = make_pair()
         slots_fd = self._ring.writable_fd()
         start = {"slots": [self._ring.count, self._ring.size], "cpus": []}
-
         try:
             child = self._nursery.spawn("decoder", [theirs.fileno(), slots_fd], [json.dumps(start)])
         finally:
             theirs.close()
             os.close(slots_fd)
-        worker = Worker(channel, child)
+        worker = Worker(channel, child, now_ns)
         self._workers.append(worker)
         self._watcher.watch(channel.fileno(), lambda now_ns: self._on_readable(worker, now_ns))

@@ -19,7 +19,8 @@ from .lifeline import begin_child
 
 
 def serve(channel: Channel, slots: SlotReader) -> None:
-    """Answer jobs until main is gone."""
+    """Say that we are ready, then answer jobs until main is gone."""
+    channel.send(messages.pack_decoded(messages.HELLO))
     while (data := channel.receive()) is not None:
         channel.send(messages.pack_decoded(_decode(messages.unpack_decode(data), slots)))
 

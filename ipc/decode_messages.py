@@ -40,6 +40,9 @@ class Decoded(NamedTuple):
     text: str = ""
 
 
+HELLO = Decoded(0, STATUS_OK, 0, 0, 0, "gray", "ready")  # a worker's first word; jobs count from 1
+
+
 def pack_decode(message: Decode) -> bytes:
     try:
         return HEAD.pack(MAGIC, Kind.DECODE, 0) + _DECODE.pack(*message)

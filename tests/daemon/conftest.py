@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import its helpers by name (stand_ins, and models of tests/kernels); watches descriptors."""
+"""Lets the tests of this folder import helpers by name (stand_ins; models of tests/kernels); watches descriptors."""
 
 from __future__ import annotations
 
