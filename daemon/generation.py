@@ -13,6 +13,7 @@ from typing import Protocol
 
 from ..ipc.clock import StampPolicy
 from ..ipc.engine_messages import Answer, Notice
+from ..ipc.errors import IpcError
 from ..ipc.message_text import Kind
 from ..kernels.model import Interface
 from ..kernels.spec import ModelSpec
@@ -75,7 +76,6 @@ class Generation:
 
     def serving(self) -> Serving:
         """What the pipeline needs to serve this generation."""
-        specs = {p.name: p.spec for p in self.plans}
         tensors = {
             p.name: (p.interface.input_dtype, (1, *p.interface.input_shape))
             for p in self.plans
@@ -91,7 +91,7 @@ class Generation:
         batching = self.config.batching
         rule = Rule(batching.mode, batching.max_size, int(batching.window_ms * 1e6))
         return Serving(
-            self.number, Intake(self.config, specs, tensors, self._stamps), rule, self.config.engine.queue_depth, views
+            self.number, Intake(self.config, tensors, self._stamps), rule, self.config.engine.queue_depth, views
         )
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -103,8 +103,11 @@ class Generation:
         """Let time act. Call after every socket has been read."""
         self._now_ns = now_ns
         for handle in list(self.handles.values()):
+            if handle.broken or self.machine.overdue(handle.epoch, now_ns):
+                self._on_readable(handle, now_ns)  # it may be main that was late: what the engine said still lies there
+            if handle.epoch not in self.handles:
+                continue
             if handle.broken:
-                self._on_readable(handle, now_ns)
                 self._apply(self.machine.lost(handle.epoch, handle.broken, now_ns), now_ns)
             else:
                 self.machine.busy(handle.epoch, handle.running_since_ns)
@@ -185,7 +188,12 @@ class Generation:
             rows_max=max(p.interface.rows_max * p.interface.row_width for p in self.plans),
             row_width=1,
         )
-        handle = self._launcher.launch(self.config, [p.fd for p in self.plans], layout, self._spawn_failed)
+        try:
+            handle = self._launcher.launch(self.config, [p.fd for p in self.plans], layout, self._spawn_failed)
+        except (IpcError, OSError) as error:
+            log.error("generation %d: an engine cannot be started: %s", self.number, error)
+            self._apply(self.machine.spawn_failed(str(error), now_ns), now_ns)
+            return
         log.info("generation %d: engine %d starts (%s)", self.number, handle.epoch, reason)
         self.handles[handle.epoch] = handle
         self.machine.spawned(handle.epoch, now_ns)

@@ -10,7 +10,6 @@ from ..ipc import wire
 from ..ipc.clock import StampPolicy
 from ..ipc.errors import WireError
 from ..ipc.source import RawFrame
-from ..kernels.spec import ModelSpec
 from .config import Camera, Config
 from .rate import TokenBucket
 from .trigger import RANKS, Trigger
@@ -24,14 +23,12 @@ class Intake:
     def __init__(
         self,
         config: Config,
-        specs: dict[str, ModelSpec],
         inputs: dict[str, tuple[str, tuple[int, ...]]],
         stamps: StampPolicy,
     ) -> None:
-        """`inputs`: dtype and shape (without the batch axis) that a model of task `tensor` takes, by model."""
+        """`inputs`: dtype and shape (with a batch axis of 1) that a model of task `tensor` takes, by model."""
         self._cameras = config.cameras
         self.stamps = stamps
-        self._specs = specs
         self._inputs = inputs
         self._slot_bytes = config.slots.bytes
         self._jpeg = config.decode.workers > 0
@@ -42,18 +39,21 @@ class Intake:
 
         Raises WireError. The trigger has identity, timing and pixel layout; no slot yet.
         """
-        if raw.parts != 3:
-            raise WireError("parts", f"a frame has 3 parts (camera, header, payload), this message has {raw.parts}")
         name = wire.parse_camera(raw.camera)
         length = raw.payload.nbytes
         try:
+            if raw.parts != 3:
+                raise WireError("parts", f"a frame has 3 parts (camera, header, payload), this message has {raw.parts}")
             header = wire.parse_header(raw.header)
             camera = self._cameras.get(name)
             if camera is None:
                 known = ", ".join(list(self._cameras)[:8])
-                raise WireError("unknown_camera", f"camera '{name}' is not in the configuration (known: {known})")
+                text = f"camera '{name}' is not in the configuration (known: {known})"
+                raise _refusal(header, "unknown_camera", text)
             wire.check_payload(header, length, self._slot_bytes)
-            self._check_encoding(name, camera, header)
+            problem = self._misfit(camera, header.encoding, header.dtype, header.shape)
+            if problem:
+                raise _refusal(header, "encoding", f"camera '{name}': {problem}")
         except WireError as error:
             error.camera = name
             raise
@@ -79,13 +79,6 @@ class Intake:
         frame.deadline_ns = min(frame.deadline_ns, frame.capture_ns + int(camera.deadline_ms * 1e6))
         return self._misfit(camera, frame.encoding, frame.dtype, frame.shape)
 
-    def _check_encoding(self, name: str, camera: Camera, header: wire.Header) -> None:
-        problem = self._misfit(camera, header.encoding, header.dtype, header.shape)
-        if problem:
-            raise WireError(
-                "encoding", f"camera '{name}': {problem}", seq=header.seq, trigger=header.trigger, ts_ns=header.ts_ns
-            )
-
     def _misfit(self, camera: Camera, encoding: str, dtype: str, shape: tuple[int, ...]) -> str:
         """Why a frame of this form cannot be given to the camera's model, or ''."""
         expected = self._inputs.get(camera.model)
@@ -100,3 +93,8 @@ class Intake:
         if encoding not in (*IMAGE_ENCODINGS, "yuv420", "yuv422", "yuv444", "gray"):
             return f"model '{camera.model}' takes pictures as {', '.join(IMAGE_ENCODINGS)}, not {encoding}"
         return ""
+
+
+def _refusal(header: wire.Header, reason: str, text: str) -> WireError:
+    """With the identity, so that the sender can tell which of its frames this answers."""
+    return WireError(reason, text, seq=header.seq, trigger=header.trigger, ts_ns=header.ts_ns)
