@@ -26,8 +26,11 @@ class Labels:
 def describe(labels: Labels, rows: NDArray[np.float32]) -> dict[str, Any]:
     """Keyword arguments for `build_result`.
 
-    rows: detect (N, 6) x1, y1, x2, y2, score, class; classify (K, 2) class, score; tensor: flat.
+    rows: detect (N, 6) x1, y1, x2, y2, score, class; classify (K, 2) class, score; tensor: flat. Raises ValueError for
+    rows that are not finite (the engine checks too; this is what `ok` stands on) or do not make up the tensor.
     """
+    if not np.isfinite(rows).all():
+        raise ValueError("a number in it is not finite")
     if labels.task == "detect":
         objects = [
             {

@@ -49,43 +49,74 @@ class Wait:
     reason: str
 
 
+BELIEVED_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Smoothed time of a batch in ns, its mean deviation, and when it was last measured."""
+
+    mean: float
+    deviation: float
+    at_ns: int
+
+    @property
+    def bound(self) -> float:
+        return self.mean + 3 * self.deviation
+
+
 @dataclass(slots=True)
 class ServiceTimes:
     """Measured time of a batch by (model, size, GPU clock): smoothed mean plus three mean deviations.
 
     An unknown clock is predicted from the nearest known one, scaled by the ratio of the clocks; an unknown size from
-    the nearest smaller one in proportion. Times in ns, clocks in Hz (0 where the device has none).
+    the nearest known one, a larger one in proportion. Times in ns, clocks in Hz (0 where the device has none).
+    What was not measured for `BELIEVED_NS` is not smoothed into what is measured now, and refuses no frame any more:
+    else one slow batch would refuse every frame that could show that it was an exception.
     """
 
-    _known: dict[tuple[str, int, int], tuple[float, float]] = field(default_factory=dict)
+    _known: dict[tuple[str, int, int], Measured] = field(default_factory=dict)
 
-    def learn(self, model: str, size: int, clock_hz: int, took_ns: int) -> None:
+    def learn(self, model: str, size: int, clock_hz: int, took_ns: int, now_ns: int) -> None:
         key = (model, size, clock_hz)
-        mean, deviation = self._known.get(key, (float(took_ns), took_ns / 8))
-        error = took_ns - mean
-        self._known[key] = (mean + error / 8, deviation + (abs(error) - deviation) / 8)
+        known = self._known.get(key)
+        if known is None or now_ns - known.at_ns > BELIEVED_NS:
+            self._known[key] = Measured(float(took_ns), took_ns / 8, now_ns)
+            return
+        error = took_ns - known.mean
+        deviation = known.deviation + (abs(error) - known.deviation) / 8
+        self._known[key] = Measured(known.mean + error / 8, deviation, now_ns)
 
     def predict(self, model: str, size: int, clock_hz: int) -> int:
         """ns that a batch of `size` will probably take at most; 0 before anything was measured."""
-        found = self._known.get((model, size, clock_hz))
-        if found is not None:
-            return int(found[0] + 3 * found[1])
-        best = 0.0
+        return self._nearest(model, size, clock_hz)[0]
+
+    def believed(self, model: str, size: int, clock_hz: int, now_ns: int) -> int:
+        """As `predict`, but 0 where the measurement is too old to refuse a frame by it."""
+        bound_ns, at_ns = self._nearest(model, size, clock_hz)
+        return bound_ns if now_ns - at_ns <= BELIEVED_NS else 0
+
+    def _nearest(self, model: str, size: int, clock_hz: int) -> tuple[int, int]:
+        """(ns, when measured) from the same model at the nearest size, then the nearest clock."""
+        exact = self._known.get((model, size, clock_hz))
+        if exact is not None:
+            return int(exact.bound), exact.at_ns
+        best, at_ns = 0.0, 0
         rank: tuple[int, int] | None = None
-        for (name, known_size, known_hz), (mean, deviation) in self._known.items():
+        for (name, known_size, known_hz), known in self._known.items():
             if name != model:
                 continue
             distance = (abs(known_size - size), abs(known_hz - clock_hz))
             if rank is None or distance < rank:
                 scale = known_hz / clock_hz if clock_hz and known_hz else 1.0
-                rank, best = distance, (mean + 3 * deviation) * scale * max(1.0, size / known_size)
-        return int(best)
+                rank, best, at_ns = distance, known.bound * scale * max(1.0, size / known_size), known.at_ns
+        return int(best), at_ns
 
 
 def decide(rule: Rule, facts: Facts, predicted_ns: dict[int, int], now_ns: int) -> Go | Wait:
     """Start a batch now, or say until when to wait and for what.
 
-    The deadline of the first frame beats every wish for a fuller batch: waiting ends as soon as it would cost it.
+    The frames' deadlines beat every wish for a fuller batch: waiting ends as soon as it would cost one of them.
     """
     if not facts.queued:
         return Wait(0, "queue is empty")
@@ -96,7 +127,7 @@ def decide(rule: Rule, facts: Facts, predicted_ns: dict[int, int], now_ns: int) 
     largest = max((s for s in facts.sizes if s <= min(rule.max_size, facts.batch_max)), default=facts.sizes[0])
     wanted = min(facts.queued, largest)
     if wanted < largest:
-        latest = min(facts.first_ns + rule.window_ns, facts.deadlines_ns[0] - predicted_ns[largest])
+        latest = min(facts.first_ns + rule.window_ns, min(facts.deadlines_ns[:wanted]) - predicted_ns[largest])
         if now_ns < latest:
             return Wait(latest, f"waiting for {largest - wanted} more frames")
     size = _fitting_size(facts, predicted_ns, wanted, now_ns)

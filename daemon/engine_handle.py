@@ -157,6 +157,10 @@ class EngineHandle:
         """A copy of the rows that the engine left for one frame, float32 (count, row width). Raises ResultAreaError."""
         return self._results.read(batch.area, position, batch.number, count, batch.plan.row_width)
 
+    def distrust(self, reason: str) -> None:
+        """It answered what cannot be: it is lost at the next tick."""
+        self._broken = self._broken or reason
+
     def read_fault_pipe(self) -> str:
         """What faulthandler wrote at a fatal signal; '' at end of file."""
         try:
@@ -203,12 +207,15 @@ class Launcher:
     def launch(
         self, config: Config, plan_fds: Sequence[int], layout: ResultLayout, on_failed: Callable[[int, str], None]
     ) -> EngineHandle:
-        """Ask for an engine process with its own memory; it says READY on its channel after its golden check."""
+        """Ask for an engine process with its own memory; it says READY on its channel after its golden check.
+
+        Raises IpcError where memory is short, OSError where descriptors are.
+        """
         epoch, engine = next(self._epochs), config.engine
+        results = ResultArea(engine.queue_depth, layout.frames, layout.rows_max, layout.row_width)
         channel, theirs = make_pair()
         fault_read, fault_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(fault_write, True)
-        results = ResultArea(engine.queue_depth, layout.frames, layout.rows_max, layout.row_width)
         handle = EngineHandle(epoch, channel, fault_read, results, engine.device, engine.queue_depth)
         slots_fd, results_fd = self._ring.readonly_fd(), results.writable_fd()
         start = {

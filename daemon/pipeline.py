@@ -13,7 +13,7 @@ from typing import Any
 
 from ..ipc.answer import build_result, mark_repeated
 from ..ipc.engine_messages import STATUS_OK, Answer
-from ..ipc.errors import WireError
+from ..ipc.errors import ResultAreaError, WireError
 from ..ipc.identity import Entry, Identities
 from ..ipc.slots import SlotRing
 from ..ipc.source import RawFrame
@@ -88,7 +88,8 @@ class Pipeline:
         if not self.serving.intake.allowed(frame.camera, now_ns):
             self._finish(frame, "rejected", "rate_limit", "camera triggers above its rate_limit_hz", now_ns)
             return
-        frame.slot = self._ring.take()
+        # the last free slot is not for a JPEG: where all slots held JPEGs, none would be left to decode one into
+        frame.slot = self._ring.take() if self._ring.free > (frame.encoding == "jpeg") else None
         if frame.slot is None:
             self._finish(frame, "dropped", "no_slot", "every frame slot is in use: the engine cannot keep up", now_ns)
             return
@@ -99,17 +100,27 @@ class Pipeline:
             self._admit(frame, now_ns)
 
     def decoded(self, frame: Trigger, now_ns: int) -> None:
-        """A decode worker has replaced the JPEG in the frame's slot by planes."""
+        """A decode worker has replaced the JPEG in the frame's slot by planes. A reload may have come in between."""
         self._ledger.stages["decode"].add(now_ns - frame.received_ns)
-        self._admit(frame, now_ns)
+        if self._readmitted(frame, now_ns):
+            self._admit(frame, now_ns)
 
     def undecodable(self, frame: Trigger, outcome: str, code: str, text: str, now_ns: int) -> None:
         self._finish(frame, outcome, code, text, now_ns)
 
     def _admit(self, frame: Trigger, now_ns: int) -> None:
         frame.queued_ns = now_ns
-        superseded = self.queues.push(frame)
-        if superseded is not None:
+        self._queue(frame, now_ns)
+
+    def _readmitted(self, frame: Trigger, now_ns: int) -> bool:
+        """Whether the configuration that holds now can serve the frame; if not, it is answered."""
+        problem = self.serving.intake.readmit(frame)
+        if problem:
+            self._finish(frame, "rejected", "reconfigured", problem, now_ns)
+        return not problem
+
+    def _queue(self, frame: Trigger, now_ns: int) -> None:
+        if (superseded := self.queues.push(frame)) is not None:
             self._finish(superseded, "stale", "superseded", "a newer frame of this best-effort camera came", now_ns)
 
     # -- batch -> engine -----------------------------------------------------------------------------------------
@@ -120,7 +131,10 @@ class Pipeline:
         self._expire(now_ns)
         engine = self.active
         if engine is None:
-            return self._until_next_deadline(now_ns)
+            first_ns = self.queues.first_deadline_ns()
+            return max(1, first_ns - now_ns) if first_ns else 0
+        if any(batch.frames[0].suspect for batch in engine.in_flight.values()):
+            return 0  # alone: if the engine dies now, it is known of what
         if self.queues.retry:
             if not engine.in_flight:
                 self._send(engine, [self.queues.retry.popleft()], 0, now_ns)
@@ -152,35 +166,29 @@ class Pipeline:
         return batcher.decide(self.serving.rule, facts, predicted, now_ns)
 
     def _send(self, engine: EngineHandle, frames: list[Trigger], size: int, now_ns: int) -> None:
-        model = frames[0].model
         for frame in frames:
             frame.sent_ns = now_ns
             self._ledger.stages["queue"].add(now_ns - frame.queued_ns)
         if self.pace_ns:
             self._earliest_start_ns = max(now_ns, self._earliest_start_ns) + self.pace_ns * len(frames)
-        plan = self.serving.plans[model]
+        plan = self.serving.plans[frames[0].model]
         engine.send_batch(plan, size or min(plan.sizes), frames, now_ns)
 
     def _expire(self, now_ns: int) -> None:
         """Answer the frames that can no longer be served in time, before anything is started for them."""
-        for model, queue in self.queues.models.items():
-            if not queue:
-                continue
-            least_ns = self.times.predict(model, min(self.serving.plans[model].sizes), self.clock_hz)
-            late = [(f, reason) for f in queue if (reason := batcher.too_late(f.deadline_ns, least_ns, now_ns))]
-            queue.discard([f for f, _ in late])
-            for frame, reason in late:
-                self._finish(frame, "expired", "too_late", reason, now_ns)
-
-    def _until_next_deadline(self, now_ns: int) -> int:
-        deadlines = [f.deadline_ns for queue in self.queues.models.values() for f in queue]
-        return max(1, min(deadlines) - now_ns) if deadlines else 0
+        if not len(self.queues):
+            return
+        plans, believed = self.serving.plans, self.times.believed
+        least_ns = {name: believed(name, plan.sizes[0], self.clock_hz, now_ns) for name, plan in plans.items()}
+        late = self.queues.take_late(lambda f: batcher.too_late(f.deadline_ns, least_ns[f.model], now_ns))
+        for frame, reason in late:
+            self._finish(frame, "expired", "too_late", reason, now_ns)
 
     # -- answer -> sinks -----------------------------------------------------------------------------------------
 
     def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None:
         """An engine has returned a batch: every frame of it gets its outcome."""
-        self.times.learn(batch.plan.model, batch.size, self.clock_hz, answer.t_end_ns - answer.t_start_ns)
+        self.times.learn(batch.plan.model, batch.size, self.clock_hz, answer.t_end_ns - answer.t_start_ns, now_ns)
         stages = self._ledger.stages
         for position, (frame, status) in enumerate(zip(batch.frames, answer.frames, strict=True)):
             stages["preprocess"].add(answer.t_pre_ns - answer.t_start_ns)
@@ -192,8 +200,19 @@ class Pipeline:
                 late_ms = (now_ns - frame.deadline_ns) / 1e6
                 self._finish(frame, "expired", "late_answer", f"answered {late_ms:.1f} ms after the deadline", now_ns)
             else:
-                rows = engine.rows(batch, position, status.rows)
-                self._finish(frame, "ok", "", None, now_ns, describe(batch.plan.labels, rows))
+                self._deliver(frame, engine, batch, position, status.rows, now_ns)
+
+    def _deliver(
+        self, frame: Trigger, engine: EngineHandle, batch: Batch, position: int, count: int, now_ns: int
+    ) -> None:
+        """`ok` with what the engine left for the frame, unless that cannot be an answer."""
+        try:
+            content = describe(batch.plan.labels, engine.rows(batch, position, count))
+        except (ResultAreaError, ValueError) as error:
+            engine.distrust(f"its answer cannot be used: {error}")
+            self._finish(frame, "error", "engine", f"the engine's answer cannot be used: {error}", now_ns)
+        else:
+            self._finish(frame, "ok", "", None, now_ns, content)
 
     def replay(self, batches: list[Batch], reason: str, now_ns: int) -> None:
         """Frames that a dead engine had: each again, alone. One that was suspect and alone is poison."""
@@ -201,30 +220,25 @@ class Pipeline:
         for batch in batches:
             for frame in batch.frames:
                 if frame.suspect and len(batches) == 1 and len(batch.frames) == 1:
-                    text = f"two engines died while they had only this frame ({reason})"
+                    text = f"a second engine died of it, with nothing else in flight ({reason})"
                     self._finish(frame, "error", "poison", text, now_ns)
                 else:
                     frame.suspect = True
                     again.append(frame)
         for frame in reversed(again):
-            problem = self.serving.intake.readmit(frame)
-            if problem:
-                self._finish(frame, "rejected", "reconfigured", problem, now_ns)
-            else:
+            if self._readmitted(frame, now_ns):
                 self.queues.retry.appendleft(frame)
 
     def change_generation(self, serving: Serving, now_ns: int) -> None:
         """Serve under a new configuration: what waits is admitted anew, what is in flight ends where it is."""
         self.serving = serving
-        waiting = self.queues.take_all()
-        for frame in waiting:
-            problem = serving.intake.readmit(frame)
-            if problem:
-                self._finish(frame, "rejected", "reconfigured", problem, now_ns)
-            elif frame.suspect:
+        for frame in self.queues.take_all():
+            if not self._readmitted(frame, now_ns):
+                continue
+            if frame.suspect:
                 self.queues.retry.append(frame)
             else:
-                self.queues.push(frame)
+                self._queue(frame, now_ns)
 
     def drop_all(self, batches: list[Batch], text: str, now_ns: int) -> None:
         """Answer every frame that still has no outcome: those in `batches`, being decoded, and waiting."""
@@ -269,6 +283,7 @@ class Pipeline:
         if frame.slot is not None:
             self._ring.give(frame.slot)
             frame.slot = None
+            self._decoders.slot_freed(now_ns)
         total_ns = max(0, now_ns - frame.capture_ns)
         self._ledger.stages["total"].add(total_ns)
         parts = build_result(

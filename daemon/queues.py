@@ -7,7 +7,7 @@ normal, best effort, each first come first served. Only the newest best-effort f
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .trigger import RANKS, Trigger
 
@@ -79,6 +79,22 @@ class Queues:
             (head.rank, head.deadline_ns, name) for name, q in self.models.items() if (head := q.head()) is not None
         ]
         return [name for _, _, name in sorted(heads)]
+
+    def take_late(self, reason_of: Callable[[Trigger], str]) -> list[tuple[Trigger, str]]:
+        """Remove and return the frames for which there is a reason why they cannot be served in time."""
+        late = [(frame, reason) for frame in self.retry if (reason := reason_of(frame))]
+        for frame, _ in late:
+            self.retry.remove(frame)
+        for queue in self.models.values():
+            found = [(frame, reason) for frame in queue if (reason := reason_of(frame))]
+            queue.discard([frame for frame, _ in found])
+            late += found
+        return late
+
+    def first_deadline_ns(self) -> int:
+        """The earliest deadline of all that wait; 0 where nothing waits."""
+        waiting = [*self.retry, *(frame for queue in self.models.values() for frame in queue)]
+        return min((frame.deadline_ns for frame in waiting), default=0)
 
     def take_all(self) -> list[Trigger]:
         """Remove and return every waiting frame, the ones to be replayed first."""

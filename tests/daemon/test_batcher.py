@@ -1,0 +1,166 @@
+"""When a batch starts and how large it is: every branch of the decision, and what it predicts from."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from stand_ins import MS
+
+from orind.daemon.batcher import BELIEVED_NS, Facts, Go, Rule, ServiceTimes, Wait, decide, too_late
+
+NOW = 1_000_000 * MS
+FAR = NOW + 10_000 * MS
+SIZES = (1, 4, 8)
+PREDICTED = {1: 10 * MS, 4: 25 * MS, 8: 40 * MS}
+
+
+def facts(queued: int, *, first: int = NOW, deadlines: tuple[int, ...] | None = None, in_flight: int = 0,
+          depth: int = 2, batch_max: int = 64, earliest: int = 0, sizes: tuple[int, ...] = SIZES) -> Facts:
+    """`queued` frames that came now with all the time in the world, unless told otherwise."""
+    ends = deadlines if deadlines is not None else (FAR,) * min(queued, max(sizes))
+    return Facts(queued, first, ends, sizes, in_flight, depth, batch_max, earliest)
+
+
+FIXED = Rule("fixed", 4, 20 * MS)
+WINDOW = Rule("window", 8, 5 * MS)
+
+
+def test_waits_without_a_date_while_there_is_nothing_to_do() -> None:
+    assert decide(WINDOW, facts(0, first=0), PREDICTED, NOW) == Wait(0, "queue is empty")
+    assert decide(WINDOW, facts(9, in_flight=2), PREDICTED, NOW) == Wait(0, "engine has enough in flight")
+
+
+def test_pacing_says_until_when() -> None:
+    assert decide(WINDOW, facts(9, earliest=NOW + 3), PREDICTED, NOW) == Wait(NOW + 3, "paced by the power limits")
+    assert isinstance(decide(WINDOW, facts(9, earliest=NOW), PREDICTED, NOW), Go)
+
+
+@pytest.mark.parametrize("rule", [FIXED, WINDOW])
+def test_a_full_batch_starts_at_once(rule: Rule) -> None:
+    decision = decide(rule, facts(20), PREDICTED, NOW)
+    assert decision == Go(rule.max_size, rule.max_size, "batch is full")
+
+
+@pytest.mark.parametrize("rule", [FIXED, WINDOW])
+def test_a_part_batch_waits_for_the_window_exactly(rule: Rule) -> None:
+    end = NOW + rule.window_ns
+    waiting = f"waiting for {rule.max_size - 3} more frames"
+    assert decide(rule, facts(3), PREDICTED, NOW) == Wait(end, waiting)
+    assert decide(rule, facts(3), PREDICTED, end - 1) == Wait(end, waiting)
+    assert decide(rule, facts(3), PREDICTED, end) == Go(3, 4, "window or deadline reached")
+
+
+def test_size_one_never_waits() -> None:
+    assert decide(Rule("fixed", 1, 20 * MS), facts(3), PREDICTED, NOW) == Go(1, 1, "batch is full")
+
+
+def test_no_window_takes_what_is_there() -> None:
+    assert decide(Rule("window", 8, 0), facts(5), PREDICTED, NOW) == Go(5, 8, "window or deadline reached")
+
+
+def test_the_deadline_of_any_of_the_frames_beats_the_window() -> None:
+    rule = Rule("fixed", 4, 500 * MS)
+    tight = NOW + 60 * MS
+    for deadlines in ((tight, FAR), (FAR, tight)):
+        latest = tight - PREDICTED[4]
+        assert decide(rule, facts(2, deadlines=deadlines), PREDICTED, NOW) == Wait(latest, "waiting for 2 more frames")
+        assert decide(rule, facts(2, deadlines=deadlines), PREDICTED, latest) == Go(2, 4, "window or deadline reached")
+
+
+def test_a_smaller_batch_where_the_large_one_would_be_late() -> None:
+    good = decide(WINDOW, facts(8, deadlines=(NOW + 40 * MS,) + (FAR,) * 7), PREDICTED, NOW)
+    assert good == Go(8, 8, "batch is full")
+    late = decide(WINDOW, facts(8, deadlines=(NOW + 40 * MS - 1,) + (FAR,) * 7), PREDICTED, NOW)
+    assert late == Go(4, 4, "window or deadline reached")
+    last = decide(WINDOW, facts(8, deadlines=(NOW + 12 * MS,) + (FAR,) * 7), PREDICTED, NOW)
+    assert last == Go(1, 1, "window or deadline reached")
+
+
+def test_a_tight_frame_behind_counts_only_where_it_would_be_in_the_batch() -> None:
+    deadlines = (FAR,) * 4 + (NOW + 30 * MS,) + (FAR,) * 3
+    assert decide(WINDOW, facts(8, deadlines=deadlines), PREDICTED, NOW) == Go(4, 4, "window or deadline reached")
+
+
+def test_power_limits_bound_the_batch() -> None:
+    assert decide(WINDOW, facts(20, batch_max=5), PREDICTED, NOW) == Go(4, 4, "batch is full")
+    assert decide(WINDOW, facts(20, batch_max=1), PREDICTED, NOW) == Go(1, 1, "batch is full")
+
+
+def test_a_plan_without_a_size_that_small_runs_its_smallest() -> None:
+    only = {4: 25 * MS}
+    assert decide(Rule("window", 1, 0), facts(2, sizes=(4,)), only, NOW) == Go(2, 4, "window or deadline reached")
+
+
+def test_the_smallest_size_that_holds_the_frames() -> None:
+    assert decide(Rule("window", 8, 0), facts(2), PREDICTED, NOW) == Go(2, 4, "window or deadline reached")
+    assert decide(Rule("window", 8, 0), facts(1), PREDICTED, NOW) == Go(1, 1, "window or deadline reached")
+
+
+def test_decisions_hold_their_promises_whatever_the_facts() -> None:
+    rng = random.Random(7)
+    for _ in range(20_000):
+        sizes = tuple(sorted(rng.sample([1, 2, 4, 8, 16], rng.randint(1, 4))))
+        queued = rng.randint(0, 20)
+        deadlines = tuple(NOW + rng.randint(1, 200) * MS for _ in range(min(queued, sizes[-1])))
+        rule = Rule(rng.choice(["fixed", "window"]), rng.choice([1, 4, 16]), rng.choice([0, 5 * MS, 50 * MS]))
+        given = Facts(queued, NOW - rng.randint(0, 60) * MS, deadlines, sizes, rng.randint(0, 2), 2,
+                      rng.choice([1, 4, 64]), rng.choice([0, NOW + MS]))
+        predicted = {size: size * rng.randint(0, 20) * MS for size in sizes}
+        decision = decide(rule, given, predicted, NOW)
+        assert decision.reason
+        if isinstance(decision, Wait):
+            assert decision.until_ns == 0 or decision.until_ns > NOW
+            continue
+        assert 1 <= decision.take <= min(queued, decision.size) and decision.size in sizes
+        assert decision.size <= max(sizes[0], min(rule.max_size, given.batch_max))
+        if decision.size > sizes[0]:
+            assert NOW + predicted[decision.size] <= min(deadlines[: decision.take])
+
+
+def test_nothing_is_predicted_before_anything_was_measured() -> None:
+    times = ServiceTimes()
+    assert times.predict("m", 1, 0) == 0 and times.believed("m", 1, 0, NOW) == 0
+
+
+def test_prediction_is_the_mean_plus_three_deviations_and_settles() -> None:
+    times = ServiceTimes()
+    times.learn("m", 1, 0, 80 * MS, NOW)
+    assert times.predict("m", 1, 0) == 80 * MS + 3 * 10 * MS
+    for n in range(200):
+        times.learn("m", 1, 0, 80 * MS, NOW + n)
+    assert times.predict("m", 1, 0) == pytest.approx(80 * MS, rel=0.001)
+    times.learn("m", 1, 0, 160 * MS, NOW + 201)
+    assert times.predict("m", 1, 0) == pytest.approx(90 * MS + 30 * MS, rel=0.001)
+    assert times.predict("other", 1, 0) == 0
+
+
+def test_an_unknown_size_or_clock_is_predicted_from_the_nearest() -> None:
+    times = ServiceTimes()
+    times.learn("m", 2, 1_000_000_000, 8 * MS, NOW)
+    times.learn("m", 8, 1_000_000_000, 24 * MS, NOW)
+    per_two, per_eight = times.predict("m", 2, 1_000_000_000), times.predict("m", 8, 1_000_000_000)
+    assert (per_two, per_eight) == (11 * MS, 33 * MS)
+    assert times.predict("m", 4, 1_000_000_000) == 2 * per_two  # in proportion
+    assert times.predict("m", 1, 1_000_000_000) == per_two  # a smaller one is not promised to be faster
+    assert times.predict("m", 16, 1_000_000_000) == 2 * per_eight
+    assert times.predict("m", 2, 500_000_000) == 2 * per_two  # half the clock, twice the time
+    assert times.predict("m", 2, 0) == per_two
+
+
+def test_an_old_measurement_refuses_nothing_and_is_replaced_not_smoothed() -> None:
+    times = ServiceTimes()
+    times.learn("m", 1, 0, 2000 * MS, NOW)  # a hiccup, far over any deadline
+    assert times.believed("m", 1, 0, NOW + BELIEVED_NS) == 2750 * MS
+    assert times.believed("m", 1, 0, NOW + BELIEVED_NS + 1) == 0
+    assert times.predict("m", 1, 0) == 2750 * MS  # still what a fuller batch is weighed with
+    times.learn("m", 1, 0, 20 * MS, NOW + BELIEVED_NS + 1)
+    assert times.predict("m", 1, 0) == 27_500_000
+    assert times.believed("m", 1, 0, NOW + BELIEVED_NS + 2) == 27_500_000
+
+
+def test_too_late_says_why() -> None:
+    assert too_late(NOW + 10 * MS, 10 * MS, NOW) == ""
+    assert too_late(NOW + 10 * MS, 10 * MS + 1, NOW) == "needs about 10.0 ms, 10.0 ms are left"
+    assert too_late(NOW, 0, NOW) == "deadline passed 0.0 ms before it could be started"
+    assert too_late(NOW - 5 * MS, 0, NOW) == "deadline passed 5.0 ms before it could be started"
