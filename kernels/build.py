@@ -150,7 +150,8 @@ def _calibrate(prepared: Graph, fused: Graph, spec: ModelSpec, source: Source, c
         if done % 16 == 0 or done == len(used):
             progress(f"calibrated on {done} of {len(used)} pictures")
     runner = ProgramRunner(programs[1], constants)
-    ranges: dict[str, Histogram] = collect(runner, (source.writer(path) for path in used), told)
+    ranges: dict[str, Histogram] = collect(runner, (source.writer(path) for path in used), told,
+                                           {name for node in fused.nodes for name in node.outputs})
     broken = [name for name, h in ranges.items() if not h.finite]
     if broken:
         raise ModelError(f"{fused.file}: tensor '{broken[0]}' becomes NaN or infinite on the calibration pictures: "

@@ -38,14 +38,16 @@ def int8(model: onnx.ModelProto, batch: int = 1, code: InputCode | None = None, 
     """Calibrated on random inputs that fill the range of the input code (default: int8 of -1..1)."""
     code = code or InputCode("int8", float(np.float32(1 / 127)))
     prepared = prepare(imported(model))
+    fused = fuse(prepared)
     programs, constants = lower(prepared, [1], FloatNumbers(prepared))
     rng = np.random.default_rng(seed)
     low = -127 if code.dtype == "int8" else 0
     values = [rng.integers(low, 128 if low else 256, programs[1].tensors[programs[1].inputs[0]].shape) * code.scale
               for _ in range(frames)]
     ranges = collect(ProgramRunner(programs[1], constants),
-                     [lambda out, v=v: np.copyto(out, v, casting="unsafe") for v in values], lambda done: None)
-    scales = assign_scales(fuse(prepared), ranges, code)
+                     [lambda out, v=v: np.copyto(out, v, casting="unsafe") for v in values], lambda done: None,
+                     {name for node in fused.nodes for name in node.outputs})
+    scales = assign_scales(fused, ranges, code)
     programs, constants = lower(scales.graph, [batch], IntegerNumbers(scales))
     return ProgramRunner(programs[batch], constants), constants
 
