@@ -27,10 +27,10 @@ def main() -> int:
     channel_fd, fault_fd, slots_fd, results_fd, *plan_fds = map(int, sys.argv[1:-1])
     start = json.loads(sys.argv[-1])
     faulthandler.enable(file=fault_fd, all_threads=False)
-    if start["cpus"]:
-        os.sched_setaffinity(0, start["cpus"])
     channel = Channel.from_fd(channel_fd, blocking=True)
     try:
+        if start["cpus"]:
+            os.sched_setaffinity(0, start["cpus"])
         slots = SlotReader(slots_fd, *start["slots"])
         areas, frames, rows_max, row_width = start["results"]
         results = ResultArea(areas, frames, rows_max, row_width, results_fd)

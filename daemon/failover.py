@@ -165,6 +165,11 @@ class Failover:
         self._schedule_respawn(now_ns, reason)
         return actions
 
+    def overdue(self, epoch: int, now_ns: int) -> bool:
+        """Whether the next tick would give this engine up: look once more whether it has said anything."""
+        engine = self.engines.get(epoch)
+        return engine is not None and bool(self._overdue(engine, now_ns))
+
     def spawn_failed(self, reason: str, now_ns: int) -> list[Action]:
         self._spawns_pending -= 1
         self._schedule_respawn(now_ns, reason)
