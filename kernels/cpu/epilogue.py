@@ -29,19 +29,34 @@ def repeated(pixels: int, channels: int) -> int:
     return 1
 
 
+def packable(step: ConvI8 | ConvF32, at: Binding) -> bool:
+    """Whether the sums may come without the channel pads of y: no residual, no table, one segment."""
+    return not step.residual and not getattr(step, "table", "") and len(at.tensor(step.y).segments) == 1
+
+
+def _target(at: Binding, name: str, y: Array, first: int, end: int, channels: int) -> tuple[Array, list[Call]]:
+    """Rows [first, end) of y, as many channels as the sums have, and calls that clear the pads behind them."""
+    rows = y[first:end]
+    return rows[..., :channels], [partial(rows[..., channels:].fill, 0)] if channels < y.shape[2] else []
+
+
 def finish_i8(step: ConvI8, at: Binding, sums: Floats, y: Array, first: int, end: int, frame: int,
               bias: Floats | None) -> list[Call]:
-    """Calls that turn exact float32 sums (pixels, span) into rows [first, end) of y; `bias` None: it is in already."""
+    """Calls that turn exact float32 sums into rows [first, end) of y; `bias` None: it is in already.
+
+    sums: (pixels, span of y), or without the pads where `packable`.
+    """
     pixels, n = sums.shape
     rep = repeated(pixels, n)
     wide = sums.reshape(pixels // rep, rep * n)
-    gain = np.tile(at.constant(step.multiplier), rep)
+    gain = np.tile(at.constant(step.multiplier)[:n], rep)
     calls: list[Call] = []
     if bias is not None and bias.any():
-        wide_bias = np.tile(bias, rep)
+        wide_bias = np.tile(bias[:n], rep)
         calls.append(partial(np.add, wide, wide_bias, out=wide))
     calls.append(partial(np.multiply, wide, gain, out=wide))
-    target = y[first:end]
+    target, clear = _target(at, step.y, y, first, end, n)
+    calls += clear
     image = sums.reshape(target.shape)
     if y.dtype == np.float32:
         return [*calls, partial(np.copyto, target, image)]
@@ -69,7 +84,8 @@ def finish_i8(step: ConvI8, at: Binding, sums: Floats, y: Array, first: int, end
     calls += [partial(np.clip, wide, low, high, out=wide),
               partial(np.rint, wide, out=wide),
               partial(np.copyto, target, image, casting="unsafe")]
-    return [*calls, *clear_pads(at, step.y, target, step.low > 0 or step.high < 0 or bool(step.table))]
+    needed = n == y.shape[2] and (step.low > 0 or step.high < 0 or bool(step.table))
+    return [*calls, *clear_pads(at, step.y, target, needed)]
 
 
 def _reach(step: ConvI8, at: Binding) -> int:
@@ -119,11 +135,12 @@ def finish_f32(step: ConvF32, at: Binding, sums: Floats, y: Array, first: int, e
     wide = sums.reshape(pixels // rep, rep * n)
     calls: list[Call] = []
     if bias.any():
-        wide_bias = np.tile(bias, rep)
+        wide_bias = np.tile(bias[:n], rep)
         calls.append(partial(np.add, wide, wide_bias, out=wide))
     if step.activation:
         calls += activate(step.activation, step.alpha, step.beta, wide, wide, at.scratch("gate", wide.shape))
-    target = y[first:end]
+    target, clear = _target(at, step.y, y, first, end, n)
+    calls += clear
     image = sums.reshape(target.shape)
     if step.residual:
         other = at.view(step.residual, frame)[first:end]
@@ -131,5 +148,6 @@ def finish_f32(step: ConvF32, at: Binding, sums: Floats, y: Array, first: int, e
     if step.low is not None or step.high is not None:
         calls.append(partial(np.clip, wide, step.low, step.high, out=wide))
     calls.append(partial(np.copyto, target, image))
-    needed = step.activation in ("Sigmoid", "HardSigmoid") or (step.low or 0) > 0 or (step.high or 0) < 0
+    needed = n == y.shape[2] and (
+        step.activation in ("Sigmoid", "HardSigmoid") or (step.low or 0) > 0 or (step.high or 0) < 0)
     return [*calls, *clear_pads(at, step.y, target, needed)]

@@ -204,8 +204,8 @@ class ActivationF32(Step):
 class Copy(Step):
     """Channel runs (from, to, count), relative to the views' starts, put at `corner` (row, column) of y.
 
-    `first` names what it writes: the step that also clears the rest of y to 0 (a Pad). Concat that is not free is one
-    Copy a part.
+    `clear`: all the rest of y becomes 0 (a Pad); else only the pads of the segments that it writes do. A Concat part
+    that could not be made in place is one Copy.
     """
 
     x: str
@@ -257,6 +257,8 @@ class Binary(Step):
 
 @dataclass(frozen=True, slots=True)
 class Transpose(Step):
+    """Axes of a flat tensor in the order `perm`."""
+
     x: str
     y: str
     perm: tuple[int, ...]
