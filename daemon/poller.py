@@ -39,12 +39,13 @@ class Poller:
         """What is ready, plain descriptors (engines, signals, control) before ZeroMQ sockets. Rounds up to whole ms."""
         ready = self._poller.poll(-(-timeout_ns // 1_000_000))
         ordered = sorted(ready, key=lambda item: not isinstance(item[0], int))
-        return [self._guarded(key) for key, _ in ordered]
+        return [self._guarded(key, self._calls[key]) for key, _ in ordered]
 
-    def _guarded(self, key: int | zmq.Socket[bytes]) -> Call:
-        def call(now_ns: int) -> None:
-            current = self._calls.get(key)
-            if current is not None:
-                current(now_ns)
+    def _guarded(self, key: int | zmq.Socket[bytes], call: Call) -> Call:
+        """Calls unless it was forgotten since, even if the descriptor's number already belongs to somebody else."""
 
-        return call
+        def guarded(now_ns: int) -> None:
+            if self._calls.get(key) is call:
+                call(now_ns)
+
+        return guarded
