@@ -43,6 +43,7 @@ class NurseryClient:
         theirs.close()
         ours.setblocking(False)
         self.channel = ours
+        self._gone = False
         self._numbers = itertools.count(1)
         self._children: dict[int, Child] = {}
 
@@ -62,14 +63,15 @@ class NurseryClient:
         return child
 
     def kill(self, child: Child) -> None:
-        """SIGKILL, if it has not ended yet."""
-        if child.status is None:
+        """SIGKILL, if it has not ended yet. The nursery's own end has ended it too."""
+        if child.status is None and not self._gone:
             self._send({"op": "kill", "id": child.number}, [])
 
     def on_readable(self) -> None:
         """Take one report. Raises NurseryDied at end of file."""
         received = recv_with_fds(self.channel)
         if received is None:
+            self._gone = True
             raise NurseryDied(GONE)
         report, _ = received
         child = self._children[report["id"]]
@@ -97,4 +99,5 @@ class NurseryClient:
 
     def _send(self, message: dict[str, object], fds: list[int]) -> None:
         if not send_with_fds(self.channel, message, fds):
+            self._gone = True
             raise NurseryDied(GONE)

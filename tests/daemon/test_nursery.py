@@ -1,0 +1,208 @@
+"""A real nursery process: spawn, report, kill, exit; it dies with its parent and takes its children along."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orind.daemon.nursery import Nursery
+from orind.daemon.nursery_client import Child, NurseryClient, NurseryDied
+from orind.ipc.fd_passing import recv_with_fds, send_with_fds
+
+END_S = 30.0
+
+
+class Live:
+    """A client, and waiting for what it reports."""
+
+    def __init__(self) -> None:
+        self.client = NurseryClient()
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            ready, _, _ = select.select([self.client.channel], [], [], END_S)
+            assert ready, "the nursery said nothing"
+            self.client.on_readable()
+
+
+@pytest.fixture
+def live() -> Iterator[Live]:
+    made = Live()
+    yield made
+    made.client.close(END_S)
+
+
+def test_a_child_is_started_reported_and_its_end_with_its_status(live: Live) -> None:
+    ended: list[int] = []
+    child = live.client.spawn("checker", [], ["not a number"], on_exit=ended.append)
+    live.until(lambda: child.status is not None)
+    assert child.pid > 0 and child.status == 1 and ended == [1]
+
+
+def test_descriptors_reach_the_child_as_its_first_arguments(live: Live, tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        child = live.client.spawn("checker", [theirs.fileno()], [str(tmp_path / "none.yaml")])
+    ours.settimeout(END_S)
+    data, rights, _, _ = ours.recvmsg(4096, socket.CMSG_SPACE(4))
+    assert b"checked" in data and len(rights) == 1
+    os.close(int.from_bytes(rights[0][2], sys.byteorder))
+    live.until(lambda: child.status is not None)
+    assert child.status == 0
+    ours.close()
+
+
+def sleeper(live: Live) -> tuple[Child, socket.socket, int]:
+    """A decode worker that waits for jobs, its channel, and its slots' descriptor."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    slots = os.memfd_create("slots")
+    os.ftruncate(slots, 4096)
+    with theirs:
+        child = live.client.spawn("decoder", [theirs.fileno(), slots], ['{"slots": [1, 4096], "cpus": []}'])
+    return child, ours, slots
+
+
+def test_kill_ends_a_child_and_says_by_which_signal(live: Live) -> None:
+    child, ours, slots = sleeper(live)
+    ours.settimeout(END_S)
+    assert ours.recv(4096)  # it is ready
+    live.client.kill(child)
+    live.until(lambda: child.status is not None)
+    assert child.status == -9 and ours.recv(4096) == b""
+    live.client.kill(child)  # has ended: nothing is sent
+    ours.close()
+    os.close(slots)
+
+
+def test_kill_of_a_child_that_ended_but_was_not_heard_of_is_ignored(live: Live) -> None:
+    child = live.client.spawn("checker", [], ["x"])
+    live.until(lambda: child.pid > 0)
+    live.client.kill(child)
+    live.client.kill(child)
+    live.until(lambda: child.status is not None)
+    other = live.client.spawn("checker", [], ["x"])
+    live.until(lambda: other.status is not None)
+    assert other.status == 1
+
+
+def test_an_unknown_role_is_refused(live: Live) -> None:
+    failed: list[str] = []
+    child = live.client.spawn("shell", [], [], on_failed=failed.append)
+    live.until(lambda: bool(failed))
+    assert failed == ["no role 'shell'"] and child.status == -1
+
+
+def test_what_the_system_cannot_start_is_refused(monkeypatch: pytest.MonkeyPatch, no_fd_leak: None) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    read, write = os.pipe()
+    with ours, theirs:
+        nursery = Nursery(theirs)
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
+        send_with_fds(ours, {"op": "spawn", "id": 4, "role": "checker", "arguments": []}, [read])
+        os.close(read)
+        assert nursery._serve_one()
+        answer = recv_with_fds(ours)
+        assert answer is not None and answer.fields["op"] == "spawn_failed" and answer.fields["id"] == 4
+        assert "cannot start checker" in answer.fields["text"] and "/nowhere/python" in answer.fields["text"]
+        with pytest.raises(BrokenPipeError):
+            os.write(write, b"x")  # its copy of the descriptor is closed
+        os.close(write)
+
+
+@pytest.fixture
+def own_child_signal() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGCHLD)
+    yield
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, before)
+
+
+def test_the_loop_serves_reaps_and_ends_its_children_with_main(own_child_signal: None) -> None:
+    """The loop in this process, with a thread as main: one child ends, one is killed, one is left at the end."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(END_S)
+    told: list[dict[str, object]] = []
+
+    def hear(op: str) -> None:
+        answer = recv_with_fds(ours)
+        assert answer is not None
+        told.append(answer.fields)
+        assert answer.fields["op"] == op
+
+    def play_main() -> None:
+        with ours:
+            for number, arguments in ((1, ["x"]), (2, ["0"])):
+                send_with_fds(ours, {"op": "spawn", "id": number, "role": "checker", "arguments": arguments})
+                hear("spawned")
+                hear("exited")
+            send_with_fds(ours, {"op": "kill", "id": 2})
+            send_with_fds(ours, {"op": "spawn", "id": 3, "role": "http", "arguments": []})
+            hear("spawned")
+
+    main = threading.Thread(target=play_main)
+    main.start()
+    Nursery(theirs).run()
+    main.join(END_S)
+    theirs.close()
+    assert [(t["id"], t["op"]) for t in told] == [
+        (1, "spawned"), (1, "exited"), (2, "spawned"), (2, "exited"), (3, "spawned"),
+    ]  # fmt: skip
+    assert told[1]["status"] == 1
+    with pytest.raises(ChildProcessError):
+        os.waitpid(int(str(told[-1]["pid"])), os.WNOHANG)  # reaped
+
+
+def test_a_dead_nursery_is_reported_and_kill_is_harmless_then(live: Live) -> None:
+    child, ours, slots = sleeper(live)
+    live.until(lambda: child.pid > 0)
+    ours.settimeout(END_S)
+    assert ours.recv(4096)
+    os.kill(live.client._process.pid, 9)
+    with pytest.raises(NurseryDied, match="main cannot replace engines"):
+        live.until(lambda: child.status is not None)
+    assert ours.recv(4096) == b"", "its children die with it"
+    live.client.kill(child)
+    with pytest.raises(NurseryDied):
+        live.client.spawn("checker", [], [])
+    ours.close()
+    os.close(slots)
+
+
+PARENT = """
+import os, socket, sys, time
+from orind.daemon.nursery import Nursery
+from orind.daemon.nursery_client import NurseryClient
+client = NurseryClient()
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+slots = os.memfd_create("slots")
+os.ftruncate(slots, 4096)
+child = client.spawn("decoder", [theirs.fileno(), slots], ['{"slots": [1, 4096], "cpus": []}'])
+theirs.close()
+ours.recv(4096)
+client.channel.setblocking(True)
+client.on_readable()
+print(client._process.pid, child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_nursery_and_its_children_die_with_main() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert parent.stdin is not None and parent.stdout is not None
+    watched = [os.pidfd_open(int(pid)) for pid in parent.stdout.readline().split()]
+    parent.kill()
+    parent.wait(END_S)
+    for fd in watched:
+        assert select.select([fd], [], [], END_S)[0], "a process outlived main"
+        os.close(fd)
+    parent.stdin.close()
+    parent.stdout.close()
