@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..ir.steps import ConvF32, ConvI8
 from .binding import Array, Binding, Call, Floats
-from .epilogue import finish_f32, finish_i8
+from .epilogue import finish_f32, finish_i8, sums_in_place
 from .gather import Segments, Window, columns, tiles, width_of
 
 EXACT = 1 << 24
@@ -112,7 +112,7 @@ def conv_f32(step: ConvF32, at: Binding, frame: int) -> list[Call]:
     window = Window(step.kernel, step.stride, step.pads, step.dilation)
     calls: list[Call] = []
     for first, end in tiles(y.shape[0], y.shape[1] * (k + n) * 4):
-        sums = at.scratch("sums", ((end - first) * y.shape[1], n))
+        sums = sums_in_place(at, y, first, end, n)
         size = n if groups == 1 else at.tensor(step.y).shape[2] // groups
         if groups * size < n:
             calls.append(partial(sums[:, groups * size:].fill, 0))

@@ -13,7 +13,7 @@ from ..ir.errors import ProgramError
 from ..ir.steps import ConvF32, ConvI8, DepthwiseF32, DepthwiseI8
 from .binding import Array, Binding, Call, Floats
 from .convolution import EXACT, exact_bias, largest_code
-from .epilogue import finish_f32, finish_i8, packable
+from .epilogue import finish_f32, finish_i8, packable, sums_in_place
 from .gather import Window, framed_rows, tiles
 
 
@@ -63,7 +63,7 @@ def depthwise_f32(step: DepthwiseF32, at: Binding, frame: int) -> list[Call]:
     calls: list[Call] = []
     channels = at.tensor(step.y).shape[2] if packable(step, at) else y.shape[2]
     for first, end in tiles(y.shape[0], y.shape[1] * channels * 12):
-        sums = at.scratch("sums", ((end - first) * y.shape[1], channels))
+        sums = sums_in_place(at, y, first, end, channels)
         calls += _taps(step, at, x, at.constant(step.weight), sums, first, end, y.shape[1])
         calls += finish_f32(step, at, sums, y, first, end, frame, at.constant(step.bias))
     return calls

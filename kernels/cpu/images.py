@@ -25,7 +25,7 @@ from ..ir.steps import (
 )
 from .activations import activate
 from .binding import Array, Binding, Call
-from .epilogue import clear_pads
+from .epilogue import bounds, clear_pads
 
 
 def output(at: Binding, x: Array, name: str, frame: int) -> tuple[Array, list[Call]]:
@@ -137,7 +137,7 @@ def add_f32(step: AddF32, at: Binding, frame: int) -> list[Call]:
     combine = np.add if step.sign > 0 else np.subtract
     calls.append(partial(combine, a, b, out=y))
     if step.low is not None or step.high is not None:
-        calls.append(partial(np.clip, y, step.low, step.high, out=y))
+        calls.append(partial(np.clip, y, *bounds(step.low, step.high), out=y))
     return calls
 
 
@@ -181,7 +181,7 @@ def activation_f32(step: ActivationF32, at: Binding, frame: int) -> list[Call]:
     if step.activation:
         calls += activate(step.activation, step.alpha, step.beta, x, y, at.scratch("gate", x.shape))
     else:
-        calls.append(partial(np.clip, x, step.low, step.high, out=y))
+        calls.append(partial(np.clip, x, *bounds(step.low, step.high), out=y))
     needed = step.activation in ("Sigmoid", "HardSigmoid") or (step.low or 0) > 0 or (step.high or 0) < 0
     return [*calls, *clear_pads(at, step.y, at.view(step.y, frame), needed)]
 
