@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..ipc.histogram import Histogram
 
 if TYPE_CHECKING:
-    from .daemon import Daemon
+    # for the types only: the HTTP process uses `with_latency` and must not load main's modules
+    from ..ipc.clock import StampPolicy
+    from ..ipc.slots import SlotRing
+    from ..ipc.stats_page import StatsWriter
+    from .generation import Generation
+    from .http_link import HttpLink
+    from .ledger import Ledger
+    from .pipeline import Pipeline
+    from .power_link import PowerLink
+    from .reloading import Reloading
 
 
-def build(daemon: Daemon, now_ns: int) -> dict[str, Any]:
+class Reported(Protocol):
+    """Main, as its status sees it."""
+
+    pid: int
+    draining: bool
+    last_failover: dict[str, Any]
+    generation: Generation
+    ledger: Ledger
+    stamps: StampPolicy
+    pipeline: Pipeline
+    reloading: Reloading
+    power: PowerLink
+    http: HttpLink
+    ring: SlotRing
+    stats: StatsWriter
+
+    @property
+    def failovers(self) -> int: ...
+    def state(self, now_ns: int) -> str: ...
+
+
+def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
     """The table without `latency_ms`, which `with_latency` derives from the histograms (readers do that, not main)."""
     generation, ledger, reloading = daemon.generation, daemon.ledger, daemon.reloading
     queued = len(daemon.pipeline.queues)
@@ -48,7 +78,7 @@ def build(daemon: Daemon, now_ns: int) -> dict[str, Any]:
     }
 
 
-def health(daemon: Daemon, queued: int, now_ns: int) -> tuple[bool, list[str]]:
+def health(daemon: Reported, queued: int, now_ns: int) -> tuple[bool, list[str]]:
     """Whether a load balancer may send work here, and why not, or why not as well as it should be."""
     generation, machine = daemon.generation, daemon.generation.machine
     limit = generation.config.health.queue_max
