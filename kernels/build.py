@@ -25,6 +25,7 @@ from .passes.lower import lower
 from .passes.lower_f32 import FloatNumbers
 from .passes.pipeline import fuse, prepare
 from .plan.file import write_plan
+from .pre.decoder import make_decoder
 from .quant.calibrate import BINS, EXPONENT, Histogram, collect
 from .quant.gate import measure_gate
 from .quant.pictures import CalibrationError, Source, find_pictures, split
@@ -53,7 +54,8 @@ class BuildReport:
 
 def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Path], out: Path,
                precision: str = "int8", progress: Progress = lambda line: None) -> BuildReport:
-    """Writes a plan. Raises ModelError, UnsupportedModel, CalibrationError, PlanError; the old plan then stays."""
+    """Writes a plan. Raises ModelError, UnsupportedModel, DecoderError, CalibrationError, PlanError; the old plan
+    then stays."""
     if precision not in PRECISIONS:
         raise ModelError(f"precision '{precision}' is not one of {', '.join(PRECISIONS)}")
     if spec is None and precision == "int8":
@@ -69,6 +71,7 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
     float_programs, float_constants = lower(fused, [1], FloatNumbers(fused))
     float_runner = ProgramRunner(float_programs[1], float_constants)
     source = _source(spec, float_programs[1], graph.file)
+    make_decoder(spec, [output.shape[1:] for output in float_runner.outputs], source.shape)
     report: dict[str, Any] = {"precision": precision, "nodes_before": len(graph.nodes), "nodes_after": len(fused.nodes)}
     warnings: list[str] = []
     if precision == "fp32":

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ir.errors import ModelError
-from ..picture import Picture, PictureError
+from ..picture import MAX_PIXELS, Picture, PictureError
 from ..pre import jpeg
 from ..pre.preprocess import PreprocessError, Preprocessor, input_table
 from ..spec import ModelSpec
@@ -56,9 +56,11 @@ def load_picture(path: Path) -> Picture:
             return jpeg.decode_planes(data, np.empty(3 * (width + 1) * (height + 1), dtype=np.uint8))
         from PIL import Image
         with Image.open(path) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError(f"{image.width}x{image.height} is more than {MAX_PIXELS} pixels")
             pixels = np.asarray(image.convert("RGB"))
         return Picture("rgb8", pixels.shape[1], pixels.shape[0], 0, np.ascontiguousarray(pixels).reshape(-1))
-    except (OSError, jpeg.JpegError, SyntaxError) as error:
+    except (OSError, ValueError, jpeg.JpegLibraryMissing, SyntaxError) as error:   # JpegError is a ValueError
         raise CalibrationError(f"{path}: cannot be read as a calibration picture: {error}") from error
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..ir.errors import UnsupportedModel
 from ..ir.graph import Node
 from ..ir.reference import ACTIVATIONS
 from ..ir.steps import AddI8, AveragePoolI8, ConvI8, DepthwiseI8, MulI8, RequantiseI8, Step, TableI8
@@ -37,7 +38,7 @@ class IntegerNumbers:
     def scale(self, name: str) -> float:
         found = self.scales.scale.get(name)
         if found is None:
-            raise ValueError(f"tensor '{name}' has no calibrated range")
+            raise UnsupportedModel(f"{self.scales.graph.file}: tensor '{name}' has no calibrated range; {AS_FP32}")
         return found
 
     def emit(self, node: Node, lowering: Lowering) -> Step:

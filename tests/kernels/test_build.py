@@ -18,6 +18,7 @@ from orind.kernels.importer.onnx_model import read_model
 from orind.kernels.ir.errors import GoldenMismatch, ModelError, ProgramError
 from orind.kernels.passes.pipeline import prepare
 from orind.kernels.plan.file import PlanFile, write_plan
+from orind.kernels.pre.decoder import DecoderError
 from orind.kernels.quant.gate import bernoulli_kl, box_iou, categorical_kl, same_detections
 from orind.kernels.quant.pictures import CalibrationError, find_pictures, load_picture, split
 from orind.kernels.spec import DecoderSpec, InputSpec, ModelSpec
@@ -191,6 +192,8 @@ def test_refused_builds_leave_the_old_plan(folder: Path, tmp_path: Path) -> None
         (CalibrationError, "no such file or folder", {"pictures": [tmp_path / "absent"]}),
         (ModelError, "the spec's colour 'mono' has 1 channels", {"spec": replace(SPEC, input=InputSpec("mono"))}),
         (ModelError, "give a spec with an 'input'", {"spec": ModelSpec.for_tensor("t")}),
+        (DecoderError, "decoder yolo with 3 labels needs", {"spec": replace(SPEC, labels=("a", "b", "c"))}),
+        (DecoderError, "are all labels given", {"spec": replace(SPEC, labels=("a", "b")), "precision": "fp32"}),
         (CalibrationError, "picture is 90x70, this model takes 64x64",
          {"spec": replace(SPEC, input=InputSpec(resize="none"))}),
     ]
@@ -208,7 +211,9 @@ def test_model_that_overflows_on_the_pictures(tmp_path: Path, folder: Path) -> N
     onnx.save(net.model([(net.conv(x, 4, 1), (1, 4, 8, 8))]), tmp_path / "net.onnx")
     spec = ModelSpec("t", "tensor")
     with pytest.raises(ModelError, match="becomes NaN or infinite on the calibration pictures"):
-        build(folder, tmp_path / "x.plan", "int8", replace(SPEC, batch=(1,)), model=tmp_path / "net.onnx")
+        classes = tuple(str(i) for i in range(4 * 8 * 8))
+        classify = ModelSpec("t", "classify", classes, (1,), InputSpec(resize="stretch"), DecoderSpec("topk"))
+        build(folder, tmp_path / "x.plan", "int8", classify, model=tmp_path / "net.onnx")
     with pytest.raises(ModelError, match=r"golden run gives NaN or infinity in golden\.output\.0"):
         build(folder, tmp_path / "x.plan", "fp32", spec, model=tmp_path / "net.onnx", pictures=[])
 
