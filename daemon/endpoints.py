@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from ..ipc.endpoint import Context
+from ..ipc.errors import EndpointError
 from ..ipc.lock import InstanceLock, lock_endpoint
 from ..ipc.sink import ResultSink
 from ..ipc.source import Source
@@ -26,17 +27,30 @@ class Endpoints:
     def __init__(self, slot_bytes: int) -> None:
         self._context: Context = zmq.Context()
         self._slot_bytes = slot_bytes
-        self._locks: list[InstanceLock] = []
+        self._locks: dict[str, InstanceLock | None] = {}
         self.sources: dict[str, tuple[SourceEntry, Source]] = {}
         self._sink: tuple[str, ResultSink] | None = None
 
     def open(self, config: Config) -> list[str]:
-        """Open what the configuration names and is not open yet. Returns what differs but needs a restart."""
+        """Open what the configuration names and is not open yet. Returns what differs but needs a restart.
+
+        Raises EndpointError with nothing opened: a socket that is bound but not served would swallow frames.
+        """
+        fresh: list[str] = []
+        try:
+            return self._open(config, fresh)
+        except EndpointError:
+            for name in fresh:
+                self.sources.pop(name)[1].close()
+            raise
+
+    def _open(self, config: Config, fresh: list[str]) -> list[str]:
         notes = []
         for entry in config.sources:
             known = self.sources.get(entry.name)
             if known is None:
                 self.sources[entry.name] = (entry, self._source(entry))
+                fresh.append(entry.name)
             elif known[0] != entry:
                 notes.append(f"sources: '{entry.name}' has changed, which takes effect at the next restart")
         for name in set(self.sources) - {entry.name for entry in config.sources}:
@@ -71,8 +85,9 @@ class Endpoints:
         if self._sink is not None:
             self._sink[1].close()
         self._context.term()
-        for lock in self._locks:
-            lock.close()
+        for lock in self._locks.values():
+            if lock is not None:
+                lock.close()
 
     def _source(self, entry: SourceEntry) -> Source:
         bind = entry.attach == "bind"
@@ -88,9 +103,9 @@ class Endpoints:
         )
 
     def _lock(self, endpoint: str) -> None:
-        lock = lock_endpoint(endpoint)
-        if lock is not None:
-            self._locks.append(lock)
+        """Once, for the life of the process: an endpoint whose opening failed can be tried again by the next reload."""
+        if endpoint not in self._locks:
+            self._locks[endpoint] = lock_endpoint(endpoint)
 
 
 def _bound(on_frames: OnFrames, source: Source) -> Callable[[int], None]:

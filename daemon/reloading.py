@@ -12,6 +12,7 @@ import os
 import socket
 from typing import Any, Protocol
 
+from ..ipc.errors import EndpointError
 from ..ipc.fd_passing import recv_with_fds
 from ..kernels.model import Interface
 from ..kernels.spec import ModelSpec
@@ -161,10 +162,13 @@ class Reloading:
             self._finish(False, "refused, nothing has changed", answer["problems"], now_ns)
             return
         config = Config.model_validate(answer["config"])
-        plans = take_plans(check)
+        self._next = self._host.new_generation(config, take_plans(check))
         self._power = answer["power"]
-        self._next = self._host.new_generation(config, plans)
-        self._notes = self._host.prepare(config)
+        try:
+            self._notes = self._host.prepare(config)
+        except EndpointError as error:
+            self._finish(False, "refused, nothing has changed", [str(error)], now_ns)
+            return
         self._deadline_ns = now_ns + int(config.engine.ready_timeout_s * 1e9)
         self._next.start(now_ns)
 
