@@ -8,12 +8,27 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from ..ipc.endpoint import check_endpoint
+from ..ipc.errors import EndpointError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,48}$")]
 CameraName = Annotated[str, Field(min_length=1, max_length=64)]
 # `{run_dir}` stands for the configuration's run_dir
-Endpoint = Annotated[str, Field(pattern=r"^(ipc|tcp)://.+$")]
+MODELS_MAX = 24  # their plans go to an engine as descriptors of one message, which holds ipc.fd_passing.FDS_MAX
+
+
+def _usable_endpoint(text: str) -> str:
+    """What opening the socket would refuse is refused here, where file and line are known."""
+    try:
+        check_endpoint(text)
+    except EndpointError as error:
+        raise ValueError(str(error)) from None
+    return text
+
+
+Endpoint = Annotated[str, Field(pattern=r"^(ipc|tcp)://.+$"), AfterValidator(_usable_endpoint)]
 
 
 class Section(BaseModel):
@@ -107,7 +122,7 @@ class Config(Section):
     """The whole configuration. `orind check` prints what it means."""
 
     run_dir: str = "/run/orind"
-    models: dict[Name, ModelEntry] = Field(min_length=1)
+    models: dict[Name, ModelEntry] = Field(min_length=1, max_length=MODELS_MAX)
     cameras: dict[CameraName, Camera] = Field(min_length=1)
     sources: list[SourceEntry] = Field(min_length=1)
     results: Results | None = None

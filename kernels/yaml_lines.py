@@ -38,6 +38,8 @@ class LinedYaml:
             root = yaml.compose(text.decode(), Loader=yaml.SafeLoader)
         except UnicodeDecodeError as error:
             raise YamlProblem(f"{path}: not UTF-8 text (byte {error.start})") from None
+        except RecursionError:
+            raise YamlProblem(f"{path}: not valid YAML: nested too deep") from None
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             line = mark.line + 1 if mark is not None else 1
@@ -49,7 +51,7 @@ class LinedYaml:
         loader = yaml.SafeLoader("")
         try:
             value = loader.construct_document(root)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-13-45, which YAML recognises
             raise YamlProblem(f"{path}: not valid YAML: {error}") from None
         finally:
             loader.dispose()
