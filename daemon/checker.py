@@ -81,6 +81,9 @@ def check(path: Path) -> Checked:
 def _open_plan(name: str, path: str) -> CheckedPlan:
     fd, plan = seal_into_memfd(path)
     try:
+        for part in ("spec", "program"):
+            if part not in plan.metadata:
+                raise PlanError(f"{path}: it holds no {part}: make it with orind build")
         spec = ModelSpec.from_json(plan.metadata["spec"])
         return CheckedPlan(name, fd, path, plan.sha256, plan.size, spec, interface_of(plan, spec))
     except BaseException:

@@ -58,7 +58,8 @@ def run(options: argparse.Namespace) -> int:
     except (IpcError, RealtimeError, NurseryDied) as error:
         return _refuse(str(error), 1)
     except OSError as error:
-        return _refuse(error.strerror or str(error), 75 if error.errno == errno.EADDRINUSE else 1)
+        where = f"{error.filename}: " if error.filename else ""
+        return _refuse(f"{where}{error.strerror or error}", 75 if error.errno == errno.EADDRINUSE else 1)
     finally:
         nursery.close()
         signals.close()
