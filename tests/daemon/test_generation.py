@@ -1,0 +1,315 @@
+"""A generation with engines that the test plays: what they say is heard, what the machine decides is carried out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from stand_ins import MS, EngineStandIn, Processes, S, config, turn
+
+from orind.daemon.engine_handle import Batch, EngineHandle, Launcher
+from orind.daemon.failover import Standing
+from orind.daemon.generation import Generation, ServedPlan, rules_of
+from orind.daemon.poller import Poller
+from orind.daemon.trigger import Trigger
+from orind.ipc import engine_messages as messages
+from orind.ipc.clock import StampPolicy
+from orind.ipc.engine_messages import Answer
+from orind.ipc.errors import IpcError
+from orind.ipc.slots import SlotRing
+from orind.kernels.model import Interface
+from orind.kernels.spec import DecoderSpec, InputSpec, ModelSpec
+
+DETECT = ModelSpec("m", "detect", ("a",), (1, 4), InputSpec(), DecoderSpec(kind="yolo"))
+ROW = np.ones((1, 6), np.float32)
+BUDGET = {"engine": {"restart_budget": 2, "golden_interval_s": 1, "ready_timeout_s": 5}}
+
+
+class Stage:
+    """A generation and its owner."""
+
+    def __init__(self) -> None:
+        self.now = 100 * S
+        self.poller, self.processes = Poller(), Processes()
+        self.ring = SlotRing(8, 8192)
+        interface = Interface("int8", (8, 8, 3), 100, 6, ())
+        plan = ServedPlan("m", os.memfd_create("plan"), "m.plan", "00", 1, DETECT, interface)
+        self.generation = Generation(
+            1, config(**BUDGET), [plan], Launcher(self.processes, self.ring), self.poller, self, StampPolicy()
+        )
+        self.answers: list[tuple[int, list[int | None]]] = []
+        self.taken: list[tuple[list[list[int | None]], str, int | None]] = []
+        self.engines: dict[int, EngineStandIn] = {}
+
+    def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None:
+        self.answers.append((engine.epoch, [f.seq for f in batch.frames]))
+
+    def taken_over(self, generation: Generation, batches: list[Batch], reason: str, now_ns: int) -> None:
+        active = generation.active
+        self.taken.append(([[f.seq for f in b.frames] for b in batches], reason, active and active.epoch))
+
+    def start(self) -> None:
+        self.generation.start(self.now)
+        self.meet()
+
+    def meet(self) -> None:
+        for started in self.processes.of("engine"):
+            if started.fds:
+                made = EngineStandIn(started)
+                self.engines[made.epoch] = made
+
+    def serve(self) -> None:
+        """Both ready: 1 active, 2 standby."""
+        self.start()
+        for engine in self.engines.values():
+            engine.ready()
+            self.turn()
+        self.taken.clear()
+
+    def turn(self, passed_ns: int = 0) -> None:
+        self.now += passed_ns
+        turn(self.poller, self.now)
+        self.generation.tick(self.now)
+        self.meet()
+
+    def beat(self, *but: int) -> None:
+        for epoch, engine in self.engines.items():
+            if epoch not in but and engine.alive and epoch in self.generation.handles:
+                engine.beat()
+
+    def send(self, seq: int) -> None:
+        frame = Trigger("cam", seq, None, None, "arrival", self.now, encoding="mono8", width=1, height=1, length=1)
+        frame.slot = self.ring.take()
+        assert self.generation.active is not None
+        self.generation.active.send_batch(self.generation.serving().plans["m"], 1, [frame], self.now)
+
+    def close(self) -> None:
+        self.generation.close()
+        for engine in self.engines.values():
+            engine.die()
+        self.processes.close()
+        self.ring.close()
+
+
+@pytest.fixture
+def stage(no_fd_leak: None) -> Iterator[Stage]:
+    made = Stage()
+    yield made
+    made.close()
+
+
+def test_two_engines_are_started_and_the_first_ready_one_serves(stage: Stage) -> None:
+    stage.start()
+    assert sorted(stage.engines) == [1, 2] and stage.generation.active is None
+    assert stage.engines[1].start["results"] == [2, 4, 600, 1]
+    stage.engines[2].ready()
+    stage.turn()
+    assert stage.taken == [([], "first engine ready", 2)]
+    stage.send(5)
+    (order,) = stage.engines[2].hear()
+    stage.engines[2].answer(order, [ROW])
+    stage.turn(MS)
+    assert stage.answers == [(2, [5])] and stage.generation.idle()
+
+
+def test_serving_is_what_the_plans_and_the_configuration_say(stage: Stage) -> None:
+    serving = stage.generation.serving()
+    assert (serving.generation, serving.depth, serving.rule.mode, serving.rule.max_size) == (1, 2, "window", 1)
+    assert serving.plans["m"].sizes == (1,) and serving.plans["m"].labels.names == ("a",)
+
+
+def test_end_of_file_takes_the_frames_back_and_promotes_the_standby(stage: Stage) -> None:
+    stage.serve()
+    stage.send(1)
+    stage.send(2)
+    order = stage.engines[1].hear()[0]
+    stage.engines[1].answer(order, [ROW])
+    stage.engines[1].die()
+    stage.turn(MS)
+    assert stage.answers == [(1, [1])], "what it answered before it died counts"
+    assert stage.taken == [([[2]], "its process ended", None), ([], "its process ended", 2)]
+    assert stage.processes.started[0].killed and sorted(stage.generation.handles) == [2, 3]
+    assert stage.generation.machine.failovers == 1
+
+
+def test_a_fatal_signal_is_known_from_the_fault_pipe_before_the_end_of_file(stage: Stage) -> None:
+    stage.serve()
+    stage.send(1)
+    os.write(stage.engines[1].fault_fd, b"Fatal Python error: Segmentation fault\n\nCurrent thread\n")
+    stage.turn()
+    assert stage.taken[0] == ([[1]], "Fatal Python error: Segmentation fault", None)
+    assert stage.generation.active is not None and stage.generation.active.epoch == 2
+
+
+def test_an_empty_fault_pipe_that_closes_says_nothing(stage: Stage) -> None:
+    stage.serve()
+    handle = stage.generation.handles[2]
+    null = os.open("/dev/null", os.O_WRONLY)
+    os.dup2(null, stage.engines[2].fault_fd)
+    os.close(null)
+    stage.turn()
+    assert 2 in stage.generation.handles and handle.read_fault_pipe() == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (messages.pack_fault(0, "CUDA error 700"), "it reports: CUDA error 700"),
+        (messages.pack_golden(0, False, "step conv_1"), "wrong golden answer: step conv_1"),
+        (b"\1\2\3", "datagram of 3 bytes: not a message of ours"),
+    ],
+)
+def test_what_it_says_can_end_it(stage: Stage, said: bytes, reason: str) -> None:
+    stage.serve()
+    stage.send(1)
+    stage.engines[1].say(said)
+    stage.turn()
+    assert stage.taken[0] == ([[1]], reason, None)
+
+
+def test_a_silent_standby_is_fenced_a_beating_one_is_not(stage: Stage) -> None:
+    stage.serve()
+    for _ in range(5):
+        stage.beat(2)
+        stage.turn(50 * MS)
+    assert 2 not in stage.generation.handles and stage.generation.active is not None
+    assert stage.taken[-1] == ([], "no heartbeat for 150 ms", 1)
+
+
+def test_a_late_main_gives_up_no_engine_that_has_spoken(stage: Stage) -> None:
+    stage.serve()
+    stage.beat()
+    stage.now += 10 * S  # main slept
+    stage.generation.tick(stage.now)
+    assert sorted(stage.generation.handles) == [1, 2] and stage.taken == []
+
+
+def test_a_hung_batch_ends_at_its_watchdog(stage: Stage) -> None:
+    stage.serve()
+    stage.send(1)
+    for _ in range(20):
+        stage.beat(1)
+        stage.turn(100 * MS)
+    assert stage.generation.active is not None and stage.generation.active.epoch == 1
+    stage.beat(1)
+    stage.turn(MS)
+    assert stage.taken[0] == ([[1]], "batch over its watchdog of 2000 ms", None)
+
+
+def test_the_standby_is_asked_for_its_golden_answer(stage: Stage) -> None:
+    stage.serve()
+    for _ in range(11):
+        stage.beat()
+        stage.turn(100 * MS)
+    stage.engines[2].hear()
+    assert stage.engines[2].checks == 1
+    stage.engines[2].say(messages.pack_golden(0, True))
+    stage.turn()
+    assert stage.generation.machine.engines[2].golden_ns == stage.now
+
+
+def test_an_engine_that_takes_no_message_is_lost(stage: Stage) -> None:
+    stage.serve()
+    active = stage.generation.active
+    assert active is not None
+    while not active.broken:
+        active.check(stage.now)
+    assert active.broken == "its channel is closed or full"
+    stage.beat()
+    stage.generation.tick(stage.now)
+    assert stage.taken[0] == ([], "its channel is closed or full", None)
+
+
+def test_an_answer_that_cannot_be_ends_the_engine_at_the_next_tick(stage: Stage) -> None:
+    stage.serve()
+    stage.send(1)
+    stage.generation.handles[1].distrust("its answer cannot be used")
+    stage.turn()
+    assert stage.taken[0] == ([[1]], "its answer cannot be used", None)
+
+
+def test_a_spawn_that_failed_in_the_nursery_is_a_loss(stage: Stage) -> None:
+    stage.start()
+    child = stage.processes.started[0].child
+    assert child.on_failed is not None
+    child.on_failed("cannot start engine: no memory")
+    assert sorted(stage.generation.handles) == [2]
+    stage.turn(S)
+    assert sorted(stage.generation.handles) == [2, 3]
+
+
+def test_a_spawn_that_main_cannot_even_prepare_is_tried_again_later(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> EngineHandle:
+        raise IpcError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Launcher, "launch", refuse)
+        stage.start()
+    assert not stage.generation.handles and not stage.generation.machine.failed
+    stage.turn(S)
+    assert len(stage.generation.handles) == 2
+
+
+def test_out_of_restarts_is_failed(stage: Stage) -> None:
+    stage.serve()
+    for epoch in (1, 2, 3):
+        stage.engines[epoch].die()
+        stage.turn(S)
+    assert stage.generation.machine.failed.startswith("3 engines lost within 60 s")
+    started = len(stage.processes.started)
+    for _ in range(50):
+        stage.turn(S)
+    assert len(stage.processes.started) == started
+
+
+def test_a_retired_generation_starts_nothing_and_ends_with_its_last_answer(stage: Stage) -> None:
+    stage.serve()
+    stage.send(1)
+    stage.generation.retire()
+    assert not stage.generation.idle()
+    stage.engines[2].die()
+    stage.turn(S)
+    assert sorted(stage.generation.handles) == [1] and len(stage.processes.started) == 2
+    (order,) = stage.engines[1].hear()
+    stage.engines[1].answer(order, [ROW])
+    stage.turn()
+    assert stage.generation.idle() and stage.generation.machine.engines[1].standing is Standing.ACTIVE
+
+
+def test_what_is_in_flight_can_be_taken_back(stage: Stage) -> None:
+    stage.serve()
+    stage.send(1)
+    stage.send(2)
+    assert [[f.seq for f in b.frames] for b in stage.generation.take_in_flight()] == [[1], [2]]
+    assert stage.generation.idle()
+
+
+def test_rules_are_the_configurations_times() -> None:
+    rules = rules_of(config(engine={"heartbeat_missed_ms": 200, "golden_interval_s": 3, "restart_budget": 7}))
+    assert (rules.heartbeat_missed_ns, rules.golden_interval_ns, rules.restart_budget) == (200 * MS, 3 * S, 7)
+    assert (rules.batch_watchdog_ns, rules.ready_timeout_ns, rules.restart_window_ns) == (2 * S, 60 * S, 60 * S)
+
+
+def test_busy_time_of_an_engine_counts_once(stage: Stage) -> None:
+    stage.serve()
+    handle = stage.generation.handles[1]
+    stage.send(1)
+    (order,) = stage.engines[1].hear()
+    stage.engines[1].answer(order, [ROW])
+    stage.turn(7 * MS)
+    assert handle.take_busy_ns() == 7 * MS and handle.take_busy_ns() == 0 and handle.running_since_ns == 0
+
+
+def test_how_an_engine_ended() -> None:
+    stage = Stage()
+    stage.start()
+    handle = stage.generation.handles[1]
+    assert handle.pid == 1_000_001 and handle.end_reason() == "its process ended"
+    assert handle.child is not None
+    handle.child.status = -11
+    assert handle.end_reason() == "its process ended with status -11"
+    stage.close()
