@@ -32,3 +32,16 @@ def no_fd_leak() -> Iterator[None]:
     gc.collect()
     left = {fd: to for fd, to in open_descriptors().items() if before.get(fd) != to and "/proc/" not in to}
     assert not left, f"left open: {left}"
+
+
+@pytest.fixture(scope="session")
+def identity_plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real plan: takes uint8 (1, 3, 4096, 1), gives the first byte of each of the 3 rows as float32."""
+    import models
+    import onnx
+
+    from orind.kernels.build import build_plan
+
+    folder = tmp_path_factory.mktemp("plans")
+    onnx.save(models.identity_onnx(3), str(folder / "identity.onnx"))
+    return build_plan(folder / "identity.onnx", None, [], folder / "identity.plan", "fp32").path

@@ -1,0 +1,193 @@
+"""What the checker says about plans: good ones sealed, every bad one named; and its answer over the wire."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from orind.daemon import check_command, checker
+from orind.daemon.checker import Checked, check, describe
+from orind.daemon.reloading import read_interface
+from orind.ipc.fd_passing import recv_with_fds
+from orind.kernels.plan.file import PlanFile, write_plan
+from orind.kernels.pre import jpeg
+from orind.kernels.spec import ModelSpec
+
+
+def write(folder: Path, plan: Path | str, more: str = "") -> Path:
+    path = folder / "orind.yaml"
+    path.write_text(
+        f"models: {{m: {{plan: '{plan}'}}}}\ncameras: {{cam: {{model: m, deadline_ms: 100}}}}\n"
+        f"sources: [{{name: in, endpoint: 'ipc:///run/orind/in'}}]\n{more}"
+    )
+    return path
+
+
+@pytest.fixture
+def plan(tmp_path: Path, identity_plan: Path) -> Path:
+    return Path(shutil.copy(identity_plan, tmp_path / "p.plan"))
+
+
+def problem(path: Path) -> str:
+    result = check(path)
+    assert result.plans == [] and len(result.problems) == 1, result.problems
+    return result.problems[0].removeprefix(f"{path}: ")
+
+
+def test_a_good_plan_is_held_sealed_whatever_happens_to_its_file(tmp_path: Path, plan: Path, no_fd_leak: None) -> None:
+    checked = check(write(tmp_path, "p.plan"))
+    assert checked.problems == [] and checked.config is not None
+    (held,) = checked.plans
+    plan.write_bytes(b"")
+    with PlanFile.open_fd(held.fd) as sealed:
+        sealed.verify()
+        assert sealed.sha256 == held.sha256 and sealed.size == held.bytes
+    assert (held.name, held.path, held.spec.task) == ("m", str(plan), "tensor")
+    assert held.interface.input_dtype == "uint8" and held.interface.row_width == 1
+    checked.close()
+
+
+def test_a_flipped_byte_is_named_with_its_tensor(tmp_path: Path, plan: Path) -> None:
+    data = bytearray(plan.read_bytes())
+    data[-300] ^= 1
+    plan.write_bytes(data)
+    said = problem(write(tmp_path, plan))
+    assert said.startswith(f"models.m.plan: {plan}: ") and "damaged" in said
+
+
+@pytest.mark.parametrize("keep", [0, 10, 1000, -1])
+def test_a_truncated_plan(tmp_path: Path, plan: Path, keep: int, no_fd_leak: None) -> None:
+    plan.write_bytes(plan.read_bytes()[:keep])
+    said = problem(write(tmp_path, plan))
+    assert said.startswith(f"models.m.plan: {plan}: ")
+
+
+def test_a_missing_plan_and_a_folder(tmp_path: Path) -> None:
+    assert problem(write(tmp_path, "none.plan")).endswith("none.plan: cannot be opened: No such file or directory")
+    assert f"{tmp_path}: " in problem(write(tmp_path, tmp_path))
+
+
+def test_a_file_that_is_no_plan(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"MZ" * 5000)
+    assert "not a plan" in problem(write(tmp_path, "x"))
+
+
+def test_a_plan_of_another_version(tmp_path: Path, plan: Path, no_fd_leak: None) -> None:
+    data = plan.read_bytes().replace(b"orind-plan-1", b"orind-plan-9")
+    plan.write_bytes(data)
+    said = problem(write(tmp_path, plan))
+    assert "orind-plan-9" in said and "build it again" in said.replace("rebuild", "build it again")
+
+
+def test_a_plan_without_spec_or_program(tmp_path: Path, plan: Path, no_fd_leak: None) -> None:
+    import numpy as np
+
+    with PlanFile.open_path(plan) as good:
+        metadata = dict(good.metadata)
+    for key in ("format", "crc32"):
+        metadata.pop(key, None)
+    for part in ("spec", "program"):
+        less = {key: text for key, text in metadata.items() if key != part}
+        write_plan(plan, {"x": np.zeros(4, np.float32)}, less)
+        assert problem(write(tmp_path, plan)) == (
+            f"models.m.plan: {plan}: it holds no {part}: make it with orind build"
+        )
+    write_plan(plan, {"x": np.zeros(4, np.float32)}, {**metadata, "spec": '{"name": 3}'})
+    assert "spec.name" in problem(write(tmp_path, plan))
+
+
+def test_a_plan_that_only_holds_larger_batches(tmp_path: Path, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = ModelSpec.for_tensor("m", (4, 8)).to_json()
+    real = ModelSpec.from_json
+    monkeypatch.setattr(ModelSpec, "from_json", staticmethod(lambda text: real(spec)))
+    assert problem(write(tmp_path, plan)) == (
+        "models.m.plan: its smallest batch is 4, batching.max_size is 1"
+    )
+
+
+def test_jpeg_workers_without_the_library(tmp_path: Path, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jpeg, "available", lambda: False)
+    assert problem(write(tmp_path, plan)).startswith("decode.workers: ")
+    assert check(write(tmp_path, plan, "decode: {workers: 0}\n")).problems == []
+
+
+def test_mistakes_of_file_and_power_are_told_together(tmp_path: Path) -> None:
+    assert "unknown key" in problem(write(tmp_path, "p", "colour: red\n"))
+    result = check(write(tmp_path, "none", "power: {board: nowhere, policy: p.yaml}\n"))
+    assert len(result.problems) == 2 and "no board 'nowhere'" in result.problems[0]
+    assert "none: cannot be opened" in result.problems[1]
+
+
+def test_what_the_checker_says_is_enough_to_serve(tmp_path: Path, plan: Path, no_fd_leak: None) -> None:
+    checked = check(write(tmp_path, plan))
+    wire = json.loads(json.dumps(describe(checked)))
+    (said,) = wire["plans"]
+    assert ModelSpec.from_json(said["spec"]) == checked.plans[0].spec
+    assert read_interface(said["interface"]) == checked.plans[0].interface
+    assert wire["power"] is None and wire["config"]["models"]["m"]["plan"] == str(plan)
+    checked.close()
+    assert describe(Checked(problems=["x"])) == {"problems": ["x"], "config": None, "power": None, "plans": []}
+
+
+def test_the_process_answers_once_with_plans_as_descriptors(
+    tmp_path: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr(checker, "begin_child", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["checker", str(theirs.detach()), str(write(tmp_path, plan))])
+    assert checker.main() == 0
+    with ours:
+        message = recv_with_fds(ours)
+        assert message is not None and message.fields == {"op": "checked"} and len(message.fds) == 2
+        blob, held = message.fds
+        with os.fdopen(blob, "rb") as file:
+            file.seek(0)
+            assert json.loads(file.read())["plans"][0]["name"] == "m"
+        with PlanFile.open_fd(held) as sealed:
+            sealed.verify()
+        os.close(held)
+        assert recv_with_fds(ours) is None
+
+
+def run_check(path: Path, as_json: bool = False) -> int:
+    parser = argparse.ArgumentParser()
+    check_command.add_arguments(parser)
+    return check_command.run(parser.parse_args([str(path), *(["--json"] if as_json else [])]))
+
+
+def test_the_command_says_what_a_good_configuration_means(
+    tmp_path: Path, plan: Path, capsys: pytest.CaptureFixture[str], no_fd_leak: None
+) -> None:
+    policy = Path(__file__).parents[2] / "configs" / "power" / "agx-orin-30w.yaml"
+    path = write(tmp_path, plan, f"power: {{board: agx-orin, policy: '{policy}', root: tree}}\n")
+    assert run_check(path) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{path}: fit to serve\n")
+    for words in (
+        "model m:",
+        "camera cam: model m, normal, answered within 100 ms",
+        "router binds ipc:///run/orind/in",
+        "changing them takes a restart",
+        "detected within 150 ms when idle",
+        "within 20 s",
+        "agx-orin under",
+    ):
+        assert words in out
+    assert run_check(path, as_json=True) == 0
+    assert json.loads(capsys.readouterr().out)["power"]["board"]["name"] == "agx-orin"
+
+
+def test_the_command_lists_every_mistake_and_exits_78(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "p", "colour: red\nshape: round\n")
+    assert run_check(path) == 78
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("unknown key") == 2
+    assert run_check(path, as_json=True) == 78
+    assert len(json.loads(capsys.readouterr().out)["problems"]) == 2
