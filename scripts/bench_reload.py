@@ -29,7 +29,7 @@ from terminal import table
 SECOND_NS = 1_000_000_000
 SETTLE_S = 1.05
 WARM_UP_S = 1.5
-SHOWN_CHARACTERS = 110
+SHOWN_CHARACTERS = 150
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,8 @@ def refuse_all(service: Service, load: Load, served: Path, folder: Path) -> list
     lines = rf"orind\.yaml:({line}|{line + 1})\b"
     cases = [
         ("broken YAML", break_yaml, lines, f"line {line}"),
-        ("corrupted plan, new path", name_corrupted, rf"\b{re.escape(tensor)}\b", tensor),
-        ("served plan overwritten", overwrite, rf"\b{re.escape(tensor)}\b", tensor),
+        ("corrupted plan, new path", name_corrupted, rf"tensor {re.escape(tensor)}[:\s]", tensor),
+        ("served plan overwritten", overwrite, rf"tensor {re.escape(tensor)}[:\s]", tensor),
         ("served plan truncated", truncate, r"(?i)truncated", "truncated"),
     ]
     refusals = [refuse_once(service, load, name, spoil, pattern, what) for name, spoil, pattern, what in cases]
