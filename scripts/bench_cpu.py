@@ -59,11 +59,15 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench_cpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: scripts/bench_cpu --rounds 9",
+        epilog="example: scripts/bench_cpu --rounds 40",
     )  # fmt: skip
     parser.add_argument("--repetitions", type=int, default=60, help="turns of each executor (default 60)")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of daemon and bare loop for each size (default 9)")
-    parser.add_argument("--frames", type=int, default=300, help="frames in a round (default 300)")
+    parser.add_argument(
+        "--rounds", type=int, default=40, help="turns of daemon and bare loop for each size (default 40)"
+    )
+    parser.add_argument(
+        "--frames", type=int, default=60, help="frames in a turn (default 60: short, since the machine changes)"
+    )
     parser.add_argument("--only", choices=("executor", "wire"), help="one of the two parts")
     options = parser.parse_args()
     if min(options.repetitions, options.rounds, options.frames) < 1:
