@@ -1,6 +1,6 @@
 """The main process: wiring, the loop, and what it does on each event. No CUDA, no YAML, no spawning, no blocking.
 
-`Daemon.open` is the start list, `close` the same backwards. Invariant: within one turn all sockets are read (bounded)
+`Daemon._open` is the start list, `close` the same backwards. Invariant: within one turn all sockets are read (bounded)
 before anything is dispatched or judged overdue, so the newest frame is known and a late main kills no engine.
 """
 
@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from .reloading import Reloading
 from .signals import SignalInbox
 
 log = logging.getLogger("orind")
+PowerTables = dict[str, Any] | None  # board, mode and policy as the checker read them
 TURN_MAX_NS = 20_000_000
 STATS_EVERY_NS = 250_000_000
 COLLECT_IDLE_NS = 5_000_000_000
@@ -51,52 +53,60 @@ class Daemon:
         path: str,
         config: Config,
         plans: list[ServedPlan],
-        power: dict[str, Any] | None,
+        power: PowerTables,
         signals: SignalInbox,
         nursery: NurseryClient,
         poller: Poller,
         manager: ServiceManager,
     ) -> None:
-        """The start list. Raises EndpointError, IpcError, RealtimeError or OSError with what to do."""
+        """Raises EndpointError, IpcError, RealtimeError or OSError with what to do."""
         self.pid = os.getpid()
-        self.draining = False
-        self._failovers_retired = 0
+        self.draining = self._ready = False
         self.last_failover: dict[str, Any] = {}
-        self._drain_deadline_ns = 0
-        self._ready = False
-        self._numbers = 0
-        self._busy_ns = 0
-        self._loops = 0
-        self._next_stats_ns = 0
+        self._numbers = self._loops = self._busy_ns = self._failovers_retired = 0
+        self._next_stats_ns = self._next_collect_ns = self._drain_deadline_ns = 0
         self._told_state = ""
-        self._next_collect_ns = 0
         self._retired: list[Generation] = []
         self._signals = signals
         self._nursery = nursery
         self._poller = poller
         self._manager = manager
+        with ExitStack() as opened:  # also after a failure: a ZeroMQ context that is merely forgotten can hang the exit
+            self._open(path, config, plans, power, opened)
+            self._opened = opened.pop_all()
+
+    def _open(self, path: str, config: Config, plans: list[ServedPlan], power: PowerTables, stack: ExitStack) -> None:
+        """The start list; what each step opens is closed in reverse."""
+        nursery, poller, opened = self._nursery, self._poller, stack.callback
         run_dir = Path(config.run_dir)
         self.ring = SlotRing(config.slots.count, config.slots.bytes)
+        opened(self.ring.close)
         self.ledger = Ledger()
         self.stamps = StampPolicy()
         self.stats = StatsWriter()
+        opened(self.stats.close)
+        opened(nursery.close)
         self.endpoints = Endpoints(config.slots.bytes)
+        opened(self.endpoints.close)
         self.endpoints.open(config)
         self._control = ControlDesk(run_dir / "control", poller, self._on_request)
+        opened(self._control.close)
         self.http = HttpLink(config.http, nursery, self.stats)
+        opened(self.http.close)
         self._launcher = Launcher(nursery, self.ring)
         self.generation = self.new_generation(config, plans)
-        self._decoders = DecodePool(
-            nursery, poller, self.ring, config.decode.workers, int(config.decode.timeout_ms * 1e6)
-        )
-        self.pipeline = Pipeline(
-            self.generation.serving(), self.ring, self.ledger, self._decoders, self.endpoints.publish
-        )
+        opened(self._close_generations)
+        timeout_ns = int(config.decode.timeout_ms * 1e6)
+        self._decoders = DecodePool(nursery, poller, self.ring, config.decode.workers, timeout_ns)
+        serving = self.generation.serving()
+        self.pipeline = Pipeline(serving, self.ring, self.ledger, self._decoders, self.endpoints.publish)
         self._decoders.receiver = self.pipeline
+        opened(self._decoders.close)
         self.power = PowerLink(nursery, poller, self.stats, run_dir)
+        opened(self.power.close)
         self.power.configure(power, config.power.root if config.power is not None else "/")
         self.reloading = Reloading(self, nursery, poller, path)
-        poller.watch(signals.fd, self._on_signal)
+        poller.watch(self._signals.fd, self._on_signal)
         poller.watch(nursery.channel.fileno(), lambda _: nursery.on_readable())
         self.generation.start(time.monotonic_ns())
         realtime.apply(config.realtime)
@@ -107,10 +117,8 @@ class Daemon:
         """Serve until drained. Returns the exit code."""
         wait_ns = 0
         while not self._finished():
-            now_ns = time.monotonic_ns()
             for call in self._poller.wait(min(wait_ns or TURN_MAX_NS, TURN_MAX_NS)):
-                now_ns = time.monotonic_ns()
-                call(now_ns)
+                call(time.monotonic_ns())
             now_ns = time.monotonic_ns()
             wait_ns = self.pipeline.dispatch(now_ns)
             self._tick(now_ns)
@@ -218,7 +226,7 @@ class Daemon:
                 notes.append(f"{name} has changed, which takes effect at the next restart")
         return notes
 
-    def switch(self, generation: Generation, power: dict[str, Any] | None, now_ns: int) -> None:
+    def switch(self, generation: Generation, power: PowerTables, now_ns: int) -> None:
         """The new generation takes the next frame; the old one answers what it has and ends."""
         old, self.generation = self.generation, generation
         self._failovers_retired += old.machine.failovers
@@ -283,14 +291,10 @@ class Daemon:
 
     def close(self) -> None:
         """The start list backwards."""
-        self.power.close()
-        self._decoders.close()
+        log.info("ended: %s, %d answers without a receiver", self.ledger.frames(), self.ledger.unroutable)
+        self._opened.close()
+
+    def _close_generations(self) -> None:
         for generation in (self.generation, *self._retired):
             generation.close()
-        self.http.close()
-        self._control.close()
-        self.endpoints.close()
-        self._nursery.close()
-        self.stats.close()
-        self.ring.close()
 

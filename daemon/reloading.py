@@ -54,6 +54,11 @@ class ConfigCheck:
         if self.answer is None and now_ns > self._deadline_ns:
             self._fail(f"checking took longer than {CHECK_TIMEOUT_NS // 10**9} s")
 
+    def close(self) -> None:
+        """Nobody waits for the answer any more."""
+        if self.answer is None:
+            self._fail("not waited for")
+
     def _on_readable(self, now_ns: int) -> None:
         message = recv_with_fds(self._channel)
         if message is None:
@@ -186,7 +191,9 @@ class Reloading:
         if self._next is not None:
             self._next.close()
             self._next = None
-        self._check = None
+        if self._check is not None:
+            self._check.close()
+            self._check = None
         self.done += ok
         self.result = result if not problems else f"{result}: {problems[0]}"
         log.log(logging.INFO if ok else logging.ERROR, "reload: %s", self.result)

@@ -2,13 +2,14 @@
 
 They implement the real interfaces over real descriptors: `Processes` is given every spawn with its descriptors, as the
 nursery would be, and a test then plays the child (`EngineStandIn`, `DecoderStandIn`) with the real messages. They can
-fail on command: refuse to start, die, answer garbage, not answer at all.
+fail on command: die, answer garbage, not answer at all.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +67,7 @@ class Processes(NurseryClient):
 
     def __init__(self) -> None:
         self.started: list[Started] = []
-        self.refusing = ""
+        self.channel, self._far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._count = 0
 
     def spawn(
@@ -80,9 +81,6 @@ class Processes(NurseryClient):
     ) -> Child:
         self._count += 1
         child = Child(self._count, role, on_failed=on_failed, on_exit=on_exit)
-        if self.refusing:
-            child.status = -1
-            return child
         child.pid = 1_000_000 + child.number
         self.started.append(Started(child, role, [os.dup(fd) for fd in fds], arguments))
         return child
@@ -98,6 +96,8 @@ class Processes(NurseryClient):
     def close(self, timeout_s: float = 0) -> None:
         for started in self.started:
             started.close()
+        self.channel.close()
+        self._far_end.close()
 
 
 class EngineStandIn:

@@ -1,0 +1,332 @@
+"""Main in this process with its real sockets, children played by the test: serving, status, reload, drain, stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+from stand_ins import EngineStandIn, Processes, config
+
+from orind.daemon.config import Config
+from orind.daemon.daemon import Daemon
+from orind.daemon.generation import ServedPlan
+from orind.daemon.notify import ServiceManager
+from orind.daemon.poller import Poller
+from orind.daemon.signals import SignalInbox
+from orind.ipc.control import ControlClient
+from orind.ipc.stats_page import StatsReader
+from orind.kernels.model import Interface
+from orind.kernels.spec import DecoderSpec, InputSpec, ModelSpec
+
+DETECT = ModelSpec("m", "detect", ("part",), (1,), InputSpec(), DecoderSpec(kind="yolo"))
+ROW = np.array([[1, 2, 3, 4, 0.5, 0]], np.float32)
+HEADER = {"v": 1, "encoding": "mono8", "width": 4, "height": 2}
+ENGINES = {"heartbeat_missed_ms": 60_000, "golden_interval_s": 600, "ready_timeout_s": 600, "batch_watchdog_ms": 15_000}
+
+
+def plan() -> ServedPlan:
+    return ServedPlan("m", os.memfd_create("plan"), "m.plan", "00", 1, DETECT, Interface("int8", (8, 8, 3), 100, 6, ()))
+
+
+def made_config(folder: Path, **changes: Any) -> Config:
+    results = {"endpoint": f"ipc://{folder}/out"}
+    return config(folder, results=results, engine=ENGINES, decode={"workers": 0}, **changes)
+
+
+class House:
+    """The daemon, a camera, and whoever plays the engines."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.folder = folder
+        self.told: list[str] = []
+        self.processes, self.poller = Processes(), Poller()
+        self.signals = SignalInbox()
+        self.manager = ServiceManager(self.told.append)
+        self.config = made_config(folder, **changes)
+        self.daemon = Daemon(
+            "/etc/orind.yaml", self.config, [plan()], None, self.signals, self.processes, self.poller, self.manager
+        )
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.camera = self.context.socket(zmq.DEALER)
+        self.camera.connect(f"ipc://{folder}/in")
+        self.engines: list[EngineStandIn] = []
+        self.meet()
+
+    def meet(self) -> list[EngineStandIn]:
+        fresh = [EngineStandIn(s) for s in self.processes.of("engine") if s.fds]
+        self.engines += fresh
+        return fresh
+
+    def step(self) -> None:
+        """One turn of the daemon's loop."""
+        for call in self.poller.wait(1_000_000):
+            call(time.monotonic_ns())
+        self.daemon.pipeline.dispatch(time.monotonic_ns())
+        self.daemon._tick(time.monotonic_ns())
+        self.meet()
+
+    def until(self, condition: Any) -> Any:
+        for _ in range(20_000):
+            self.step()
+            found = condition()
+            if found:
+                return found
+        raise AssertionError("it does not come to that")
+
+    def serve(self) -> None:
+        for engine in self.engines:
+            engine.ready()
+        self.until(lambda: self.status()["state"] == "serving")
+
+    def send(self, seq: int) -> None:
+        self.camera.send_multipart([b"cam", json.dumps({**HEADER, "seq": seq}).encode(), bytes(8)])
+
+    def answer_from(self, engine: EngineStandIn) -> int:
+        orders = self.until(engine.hear)
+        for order in orders:
+            engine.answer(order, [ROW] * len(order.frames))
+        return len(orders)
+
+    def reply(self) -> dict[str, Any]:
+        parts = self.until(lambda: self.camera.poll(0) and self.camera.recv_multipart())
+        fields: dict[str, Any] = json.loads(parts[1])
+        return fields
+
+    def status(self) -> dict[str, Any]:
+        return self.ask({"op": "status"})
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        with ControlClient(self.folder / "control") as client:
+            client._sock.send(json.dumps(request).encode())
+            client._sock.setblocking(False)
+            for _ in range(5_000):
+                self.step()
+                try:
+                    data = client._sock.recv(200_000)
+                except BlockingIOError:
+                    continue
+                fields: dict[str, Any] = json.loads(data)
+                return fields
+        raise AssertionError("no reply")
+
+    def close(self) -> None:
+        self.camera.close(linger=0)
+        self.context.term()
+        self.daemon.close()
+        self.signals.close()
+        for engine in self.engines:
+            engine.die()
+        self.processes.close()
+
+
+@pytest.fixture
+def signals_restored() -> Iterator[None]:
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def house(tmp_path: Path, signals_restored: None, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    monkeypatch.setattr("orind.daemon.realtime.quiet_collector", lambda: None)
+    made = House(tmp_path)
+    yield made
+    made.close()
+
+
+def test_ready_is_told_only_after_a_golden_checked_engine_and_only_then_frames_are_taken(house: House) -> None:
+    assert house.status()["state"] == "starting" and house.told == []
+    house.send(1)
+    house.step()
+    assert house.daemon.ledger.received == 0
+    house.engines[0].ready()
+    house.until(lambda: house.told)
+    assert house.told[0] == "READY=1\nSTATUS=serving generation 1"
+    status = house.status()
+    assert status["state"] == "degraded" and status["health"] == {"ok": True, "reasons": ["no ready standby"]}
+    house.answer_from(house.engines[0])
+    result = house.reply()
+    assert (result["seq"], result["outcome"], result["objects"][0]["label"]) == (1, "ok", "part")
+
+
+def test_status_has_all_that_others_script_against(house: House) -> None:
+    house.serve()
+    house.send(1)
+    house.answer_from(house.engines[0])
+    house.reply()
+    status = house.status()
+    assert status["state"] == "serving" and status["generation"] == 1 and status["failovers"] == 0
+    assert [sorted(e) for e in status["engines"]] == [["device", "epoch", "pid", "role", "state"]] * 2
+    assert [(e["role"], e["state"], e["epoch"]) for e in status["engines"]] == [
+        ("active", "active", 1), ("standby", "ready", 2),
+    ]  # fmt: skip
+    assert status["frames"] == {
+        "received": 1, "ok": 1, "degraded": 0, "stale": 0, "rejected": 0, "expired": 0, "error": 0, "dropped": 0,
+        "in_flight": 0, "repeated": 0,
+    }  # fmt: skip
+    assert set(status["latency_ms"]) >= {"queue", "engine", "total"}
+    assert set(status["latency_ms"]["total"]) == {"p50", "p95", "p99"}
+    assert status["reload"] == {"requested": 0, "done": 0, "result": ""}
+    assert set(status["power"]) >= {"board_w", "budget_w", "tj_c", "gpu_hz", "gpu_cap_hz"}
+    assert status["models"]["m"]["plan"] == "m.plan" and status["pid"] == os.getpid()
+
+
+def test_a_dead_active_engine_costs_no_frame(house: House) -> None:
+    house.serve()
+    house.send(1)
+    house.until(house.engines[0].hear)
+    house.engines[0].die()
+    house.answer_from(house.engines[1])
+    assert house.reply()["outcome"] == "ok"
+    status = house.status()
+    assert status["failovers"] == 1 and status["failover"]["frames"] == 1 and status["state"] == "degraded"
+
+
+def test_a_reload_switches_generations_and_the_old_one_answers_what_it_has(house: House) -> None:
+    house.serve()
+    house.send(1)
+    (old,) = house.until(house.engines[0].hear)
+    generation = house.daemon.new_generation(made_config(house.folder, health={"queue_max": 5}), [plan()])
+    assert house.daemon.prepare(generation.config) == []
+    generation.start(time.monotonic_ns())
+    fresh = house.meet()
+    house.daemon.reload_began()
+    for engine in fresh:
+        engine.ready()
+    house.until(lambda: generation.machine.all_ready())
+    house.daemon.switch(generation, None, time.monotonic_ns())
+    house.daemon.reload_ended("generation 2 serves")
+    assert house.told[-2].startswith("RELOADING=1\nMONOTONIC_USEC=") and house.told[-1].startswith("READY=1")
+    house.send(2)
+    house.answer_from(fresh[0])
+    assert house.reply()["seq"] == 2
+    house.engines[0].answer(old, [ROW])
+    assert house.reply()["seq"] == 1
+    house.until(lambda: not house.daemon._retired)
+    assert house.status()["generation"] == 2 and len(house.status()["engines"]) == 2
+
+
+def test_what_only_a_restart_can_change_is_said(house: House) -> None:
+    changed = made_config(house.folder, slots={"count": 9, "bytes": 8192}, http={"port": 0})
+    assert house.daemon.prepare(changed) == [
+        "slots has changed, which takes effect at the next restart",
+        "http has changed, which takes effect at the next restart",
+    ]
+
+
+def test_requests_and_signals_lead_to_reloads(house: House) -> None:
+    house.serve()
+    assert house.ask({"op": "reload"})["result"] == "reload requested"
+    assert house.processes.of("checker")[0].arguments == ["/etc/orind.yaml"]
+    os.kill(os.getpid(), signal.SIGUSR2)
+    house.until(lambda: house.daemon.reloading.requested == 2)
+    os.kill(os.getpid(), signal.SIGHUP)
+    house.step()
+    assert not house.daemon.draining
+    house.daemon.drain("the test ends", time.monotonic_ns())
+    assert not house.daemon.reloading.running
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "drain"])
+def test_a_stop_answers_what_is_in_flight_and_exits_0(house: House, how: str) -> None:
+    house.serve()
+    house.send(1)
+    (order,) = house.until(house.engines[0].hear)
+    if how == "drain":
+        assert house.ask({"op": "drain"}) == {"ok": True, "result": "draining"}
+    else:
+        os.kill(os.getpid(), getattr(signal, how))
+        house.until(lambda: house.daemon.draining)
+    status = house.status()
+    assert status["state"] == "draining" and status["health"] == {"ok": False, "reasons": ["draining"]}
+    assert house.ask({"op": "reload", "wait": True})["result"] == "refused: the daemon is draining"
+    assert house.ask({"op": "drain"})["ok"]
+    house.send(2)  # not taken any more
+    house.step()
+    house.engines[0].answer(order, [ROW])
+    assert house.daemon.run() == 0
+    assert house.daemon.ledger.frames()["ok"] == 1 and house.daemon.ledger.received == 1
+    assert house.told[-1] == "STOPPING=1\nSTATUS=draining, 1 frames without an answer"
+
+
+def test_a_drain_that_runs_out_of_time_answers_the_rest(
+    tmp_path: Path, signals_restored: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orind.daemon.realtime.quiet_collector", lambda: None)
+    house = House(tmp_path)
+    house.serve()
+    house.send(1)
+    house.until(house.engines[0].hear)
+    house.daemon.drain("test", time.monotonic_ns() - 3600 * 10**9)
+    house.daemon.drain("again", time.monotonic_ns())
+    assert house.daemon.run() == 0
+    assert house.daemon.ledger.frames()["dropped"] == 1 and house.daemon.ledger.in_flight == 0
+    house.close()
+
+
+def test_out_of_engines_is_failed_and_unhealthy(
+    tmp_path: Path, signals_restored: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orind.daemon.realtime.quiet_collector", lambda: None)
+    monkeypatch.setitem(ENGINES, "restart_budget", 1)
+    house = House(tmp_path)
+    house.serve()
+    house.engines[1].die()
+    house.until(lambda: len(house.engines) == 3)
+    house.engines[2].die()
+    status = house.until(lambda: house.status() if house.daemon.generation.machine.failed else None)
+    assert status["state"] == "degraded" and status["health"]["reasons"][0].startswith("no standby any more: 2 engines")
+    house.engines[0].die()
+    status = house.until(lambda: house.status() if house.daemon.generation.active is None else None)
+    assert status["state"] == "failed" and not status["health"]["ok"]
+    assert status["health"]["reasons"][0].startswith("failed: 3 engines lost")
+    house.send(1)
+    assert house.reply()["outcome"] == "expired"
+    house.daemon.drain("test", time.monotonic_ns())
+    assert house.daemon.run() == 0
+    house.close()
+
+
+def test_a_long_queue_is_unhealthy(house: House) -> None:
+    house.serve()
+    for engine in house.engines:
+        engine.hear()
+    made = made_config(house.folder, health={"queue_max": 1})
+    object.__setattr__(house.daemon.generation, "config", made)
+    for seq in range(6):
+        house.send(seq)
+    status = house.until(lambda: house.status() if house.daemon.ledger.received == 6 else None)
+    assert status["health"] == {"ok": False, "reasons": ["4 frames wait, the limit is 1"]}
+
+
+def test_the_stats_page_shows_turns_busy_time_and_the_status(house: House) -> None:
+    reader = StatsReader(house.daemon.stats.readonly_fd())
+    house.serve()
+    before = reader.read_counters()
+    house.send(1)
+    house.until(house.engines[0].hear)
+    house.step()
+    after = reader.read_counters()
+    assert after.loops > before.loops and after.busy_ns > before.busy_ns and after.now_ns > before.now_ns
+    house.until(lambda: reader.read_blob().get("state") == "serving")
+    reader.close()
+
+
+def test_a_port_in_use_is_refused(tmp_path: Path, signals_restored: None) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        with pytest.raises(OSError, match="is another program using it"):
+            House(tmp_path, http={"port": port})
+    SignalInbox.install_early().close()
