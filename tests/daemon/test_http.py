@@ -1,0 +1,234 @@
+"""Health, metrics and the status page from a real stats page over a real socket."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from stand_ins import MS, Processes, S
+
+from orind.daemon import http as http_module
+from orind.daemon.config import Http
+from orind.daemon.http import STALE_NS, HttpServer, health, memory_percent
+from orind.daemon.http_link import RESPAWN_NS, HttpLink
+from orind.daemon.ledger import Ledger
+from orind.daemon.status import with_latency
+from orind.daemon.status_page import render
+from orind.daemon.trigger import OUTCOMES, Trigger
+from orind.ipc.stats_page import StatsReader, StatsWriter
+
+
+def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any]:
+    ledger = Ledger()
+    for n in range(10):
+        ledger.opened()
+        if n < 8:
+            ledger.closed(Trigger("cam", n, None, None, "", 0), "ok" if n else "rejected", "" if n else "parts")
+        ledger.stages["total"].add((n + 1) * 2 * MS)
+    return {
+        "generation": 3, "state": "serving", "health": {"ok": ok, "reasons": list(reasons)}, "failovers": 2,
+        "frames": ledger.frames(), "reasons": dict(ledger.reasons), "queue": {"length": 4}, "slots": {"free": 30},
+        "engines": [{"pid": 7, "role": "active", "state": "active", "device": "<cpu>", "epoch": 1}],
+        "histograms": {"total": ledger.stages["total"].to_json()},
+        "reload": {"requested": 5, "done": 4, "result": "x"}, "memory_max_percent": 100.0,
+        "power": {"board_w": 21.5, "budget_w": 30.0, "tj_c": None, "gpu_hz": 600_000_000, "gpu_cap_hz": 612_000_000,
+                  "level": "free", "reason": "under <budget>"},
+    }  # fmt: skip
+
+
+class Site:
+    """The HTTP process's server in a thread, over a stats page that the test writes."""
+
+    def __init__(self) -> None:
+        self.page = StatsWriter()
+        self.reader = StatsReader(self.page.readonly_fd())
+        self.server = HttpServer(socket.create_server(("127.0.0.1", 0)), self.reader)
+        host, port = self.server.socket.getsockname()
+        self.url = f"http://{host}:{port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def write(self, status: dict[str, Any], age_ns: int = 0) -> None:
+        self.page.write_counters(0, time.monotonic_ns() - age_ns, 1)
+        self.page.write_blob(status)
+
+    def get(self, path: str) -> tuple[int, str, str]:
+        """code, content type, body"""
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+                return answer.status, answer.headers["Content-Type"], answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.headers["Content-Type"], error.read().decode()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+        self.reader.close()
+        self.page.close()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    made = Site()
+    yield made
+    made.close()
+
+
+def test_healthz_says_ok_and_why_it_is_only_nearly_so(site: Site) -> None:
+    site.write(made_status())
+    assert site.get("/healthz")[0] == 200
+    assert json.loads(site.get("/healthz?verbose")[2]) == {"ok": True, "state": "serving", "reasons": []}
+    site.write(made_status(reasons=("no ready standby",)))
+    code, kind, body = site.get("/healthz")
+    assert (code, kind) == (200, "application/json") and json.loads(body)["reasons"] == ["no ready standby"]
+
+
+def test_healthz_is_503_with_the_reasons(site: Site) -> None:
+    site.write(made_status(ok=False, reasons=("draining",)))
+    code, _, body = site.get("/healthz")
+    assert code == 503 and json.loads(body) == {"ok": False, "state": "serving", "reasons": ["draining"]}
+
+
+def test_a_main_that_stands_still_is_503(site: Site) -> None:
+    site.write(made_status(), age_ns=STALE_NS + S)
+    code, _, body = site.get("/healthz")
+    assert code == 503 and json.loads(body)["reasons"][0].startswith("main has not moved for 3.")
+
+
+def test_before_anything_was_written_it_is_503(site: Site) -> None:
+    code, _, body = site.get("/healthz")
+    assert code == 503 and "no statistics yet" in body
+
+
+def test_a_page_that_main_died_on_is_503(site: Site) -> None:
+    site.page._words[1] += 1  # main died in the middle of a write
+    code, _, body = site.get("/healthz")
+    assert code == 503 and "did main die" in body
+
+
+def test_other_paths_are_404(site: Site) -> None:
+    site.write(made_status())
+    assert site.get("/metric")[0] == 404
+
+
+def test_status_json_is_the_table_with_latencies(site: Site) -> None:
+    site.write(made_status())
+    code, kind, body = site.get("/status.json")
+    assert (code, kind) == (200, "application/json")
+    status = json.loads(body)
+    assert status["frames"]["ok"] == 7 and status["latency_ms"]["total"]["p50"] == pytest.approx(11, rel=0.07)
+
+
+def test_metrics_are_what_prometheus_reads(site: Site) -> None:
+    site.write(made_status(ok=False))
+    code, kind, body = site.get("/metrics")
+    assert code == 200 and kind.startswith("text/plain; version=0.0.4")
+    families = {family.name: family for family in text_string_to_metric_families(body)}
+    value = {
+        (s.name, *sorted(s.labels.values())): s.value for family in families.values() for s in family.samples
+    }  # fmt: skip
+    assert value[("orind_healthy",)] == 0 and value[("orind_generation",)] == 3
+    assert value[("orind_frames_received_total",)] == 10 and value[("orind_frames_in_flight",)] == 2
+    assert {name: value[("orind_frames_outcome_total", name)] for name in OUTCOMES} == {
+        **dict.fromkeys(OUTCOMES, 0), "ok": 7, "rejected": 1,
+    }  # fmt: skip
+    assert value[("orind_frames_refused_total", "parts")] == 1
+    assert value[("orind_board_watts",)] == 21.5 and ("orind_junction_celsius",) not in value
+    assert value[("orind_failovers_total",)] == 2 and value[("orind_reloads_total",)] == 5
+    assert families["orind_stage_seconds"].type == "histogram"
+    buckets = [(float(s.labels["le"]), s.value) for s in families["orind_stage_seconds"].samples if "le" in s.labels]
+    assert buckets == sorted(buckets) and buckets[-1] == (float("inf"), 10)
+    assert dict(buckets)[0.01] == pytest.approx(5, abs=1)  # 2, 4, 6, 8, 10 ms
+    assert value[("orind_stage_seconds_sum", "total")] == pytest.approx(0.110)
+
+
+def test_the_page_shows_the_state_and_escapes_what_it_shows(site: Site) -> None:
+    site.write(made_status(reasons=("a <b>",)))
+    code, kind, body = site.get("/")
+    assert code == 200 and kind.startswith("text/html") and body.startswith("<!doctype html>")
+    assert "a &lt;b&gt;" in body and "&lt;cpu&gt;" in body and "under &lt;budget&gt;" in body
+    assert "unreadable" in body and "612 MHz" in body and "4 of 5 reloads done" in body
+    assert "class='state poor'" in body
+
+
+def test_the_page_without_power_and_with_trouble() -> None:
+    status = with_latency({**made_status(), "power": {"budget_w": None}})
+    assert "class='state down'" in render(status, 503, ["x"]) and "class='state ok'" in render(status, 200, [])
+    assert "neither read nor governed" in render(status, 200, [])
+
+
+def test_memory_over_its_limit_is_unhealthy() -> None:
+    status = {**made_status(reasons=("no ready standby",)), "memory_max_percent": 90.0}
+    assert health(status, 0, 90.0) == (200, ["no ready standby"])
+    code, reasons = health(status, 0, 91.2)
+    assert code == 503 and reasons == ["91 % of the memory is in use, the limit is 90 %", "no ready standby"]
+    assert 0 < memory_percent() < 100
+
+
+def test_the_process_serves_on_the_socket_that_main_bound(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[HttpServer] = []
+    monkeypatch.setattr(http_module, "begin_child", lambda: None)
+    monkeypatch.setattr(HttpServer, "serve_forever", lambda self: served.append(self))
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    monkeypatch.setattr(sys, "argv", ["http", str(site.page.readonly_fd()), str(listener.detach())])
+    assert http_module.main() == 0
+    (server,) = served
+    assert server.socket.getsockname() == address
+    server.server_close()
+    server.stats.close()
+
+
+# -- main's side ---------------------------------------------------------------------------------------------------
+
+
+def test_the_process_is_started_and_replaced_when_it_ended() -> None:
+    page, processes = StatsWriter(), Processes()
+    link = HttpLink(Http(port=0), processes, page)
+    assert link.address is not None and link.address.startswith("http://127.0.0.1:")
+    link.tick(1 * S)
+    link.tick(2 * S)
+    (first,) = processes.of("http")
+    assert len(first.fds) == 2
+    first.child.status = 1
+    link.tick(1 * S + RESPAWN_NS - 1)
+    assert len(processes.of("http")) == 1
+    link.tick(1 * S + RESPAWN_NS)
+    assert len(processes.of("http")) == 2
+    link.close()
+    processes.close()
+    page.close()
+
+
+def test_without_a_section_there_is_none() -> None:
+    page, processes = StatsWriter(), Processes()
+    link = HttpLink(None, processes, page)
+    link.tick(S)
+    link.close()
+    assert link.address is None and processes.started == []
+    processes.close()
+    page.close()
+
+
+def test_version_6_of_the_protocol() -> None:
+    page, processes = StatsWriter(), Processes()
+    try:
+        link = HttpLink(Http(host="::1", port=0), processes, page)
+    except OSError as error:  # no IPv6 here: said with the address
+        assert "cannot listen on ::1:0" in str(error)
+    else:
+        assert link.address is not None and link.address.startswith("http://[::1]:")
+        link.close()
+    processes.close()
+    page.close()

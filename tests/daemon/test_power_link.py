@@ -1,0 +1,249 @@
+"""The steward as main sees it, and the steward process itself over a plant's tree."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from stand_ins import MS, Processes, S, turn
+
+from orind.daemon import power_command, steward
+from orind.daemon.poller import Poller
+from orind.daemon.power_link import RESPAWN_NS, PowerLink
+from orind.ipc.channel import Channel
+from orind.ipc.stats_page import StatsWriter
+from orind.power.limits import Limits
+from orind.power.plant.board import PlantBoard
+from orind.power.plant.model import PlantModel
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+SECTION: dict[str, Any] = {
+    "board": yaml.safe_load((CONFIGS / "boards" / "agx-orin.yaml").read_text()),
+    "mode": "",
+    "policy": {"budget_w": 30, "lowest_pace_hz": 5, "tick_ms": 20},
+}
+
+
+class Link:
+    """Main's side, and a steward that the test plays."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = 10 * S
+        self.poller, self.processes, self.stats = Poller(), Processes(), StatsWriter()
+        self.link = PowerLink(self.processes, self.poller, self.stats, folder)
+
+    def steward(self) -> socket.socket:
+        started = self.processes.of("steward")[-1]
+        sock = socket.socket(fileno=started.fds.pop(0))
+        started.close()
+        return sock
+
+    def turn(self, passed_ns: int = 0) -> None:
+        self.now += passed_ns
+        turn(self.poller, self.now)
+        self.link.tick(self.now)
+
+    def close(self) -> None:
+        self.link.close()
+        self.processes.close()
+        self.stats.close()
+
+
+@pytest.fixture
+def link(tmp_path: Path, no_fd_leak: None) -> Iterator[Link]:
+    made = Link(tmp_path)
+    yield made
+    made.close()
+
+
+def limits(expires_ns: int) -> bytes:
+    return json.dumps({"limits": Limits(expires_ns, 4, 25.0, "warm", "hot day").to_json()}).encode()
+
+
+def test_without_a_section_nothing_is_governed(link: Link) -> None:
+    link.turn()
+    assert link.processes.started == [] and link.link.limits(link.now) is None and link.link.alive()
+    assert link.link.report["budget_w"] is None
+
+
+def test_until_the_steward_speaks_the_lowest_pacing_holds(link: Link) -> None:
+    link.link.configure(SECTION, "/plant")
+    assert not link.link.alive()
+    link.turn()
+    assert link.link.alive() and link.link.report["budget_w"] == 30
+    held = link.link.limits(link.now)
+    assert held is not None and held.pace_hz == 5 and held.level == "lowest"
+    section = json.loads(link.processes.of("steward")[0].arguments[0])
+    assert section["root"] == "/plant" and section["state"].endswith("power-state.json")
+
+
+def test_limits_hold_until_they_expire(link: Link) -> None:
+    link.link.configure(SECTION, "/plant")
+    link.turn()
+    with link.steward() as sock:
+        sock.send(limits(link.now + 100))
+        sock.send(json.dumps({"report": {"board_w": 21.0, "gpu_cap_hz": 5}}).encode())
+        link.turn()
+        held = link.link.limits(link.now + 99)
+        assert held is not None and (held.batch_max, held.pace_hz) == (4, 25.0)
+        assert link.link.report == {"board_w": 21.0, "gpu_cap_hz": 5}
+        held = link.link.limits(link.now + 100)
+        assert held is not None and held.level == "lowest"
+
+
+def test_a_stewards_error_is_in_the_report(link: Link) -> None:
+    link.link.configure(SECTION, "/plant")
+    link.turn()
+    with link.steward() as sock:
+        sock.send(b'{"error": "no rail VDD_GPU_SOC"}')
+        link.turn()
+    assert link.link.report["reason"] == "no rail VDD_GPU_SOC"
+
+
+@pytest.mark.parametrize("garbage", [b"nonsense", b'{"limits": "{}"}', b"{}"])
+def test_garbage_ends_the_connection_and_a_new_steward_comes_when_the_old_one_has_ended(
+    link: Link, garbage: bytes
+) -> None:
+    link.link.configure(SECTION, "/plant")
+    link.turn()
+    with link.steward() as sock:
+        sock.send(garbage)
+        link.turn()
+    assert not link.link.alive()
+    link.turn(RESPAWN_NS)
+    assert len(link.processes.of("steward")) == 1, "the old one may still put the clocks back"
+    link.processes.of("steward")[0].child.status = 0
+    link.turn()
+    assert len(link.processes.of("steward")) == 2
+
+
+def test_a_dead_steward_is_replaced_after_a_while(link: Link) -> None:
+    link.link.configure(SECTION, "/plant")
+    link.turn()
+    link.steward().close()
+    link.turn()
+    assert not link.link.alive()
+    link.processes.of("steward")[0].child.status = -9
+    link.turn(RESPAWN_NS - 1)
+    assert len(link.processes.of("steward")) == 1
+    link.turn(1)
+    assert len(link.processes.of("steward")) == 2
+
+
+def test_the_same_section_changes_nothing_another_one_starts_anew(link: Link) -> None:
+    link.link.configure(SECTION, "/plant")
+    link.turn()
+    link.link.configure(dict(SECTION), "/plant")
+    assert link.link.alive()
+    link.link.configure({**SECTION, "policy": {"budget_w": 20}}, "/plant")
+    assert not link.link.alive() and link.link.report["budget_w"] == 20
+    link.link.configure(None, "/")
+    assert link.link.alive() and link.link.limits(link.now) is None
+
+
+# -- the process ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Path:
+    PlantBoard(tmp_path / "board", PlantModel(seed=1)).advance(0.1, 0.0)
+    return tmp_path / "board"
+
+
+def run_steward(
+    monkeypatch: pytest.MonkeyPatch, stats: StatsWriter, section: dict[str, Any], talk: Any
+) -> tuple[int, list[dict[str, Any]]]:
+    """The process's main here; `talk(sock, said)` plays main in a thread and closes its end."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(30)
+    channel = Channel(theirs, blocking=False)
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(steward, "begin_child", lambda: None)
+    monkeypatch.setattr(steward.Channel, "from_fd", lambda fd, blocking: channel)
+    monkeypatch.setattr(sys, "argv", ["steward", "0", str(stats.readonly_fd()), json.dumps(section)])
+    main = threading.Thread(target=talk, args=(ours, said))
+    main.start()
+    code = steward.main()
+    channel.close()
+    main.join(30)
+    ours.close()
+    return code, said
+
+
+def test_the_steward_sends_limits_and_reports_then_puts_the_clocks_back(
+    plant: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats = StatsWriter()
+    stats.write_counters(5 * MS, 10 * S, 1)
+    caps = [p for p in plant.rglob("max_freq") if "devfreq" in str(p)]
+    before = [p.read_text() for p in caps]
+    during: list[str] = []
+
+    def talk(sock: socket.socket, said: list[dict[str, Any]]) -> None:
+        while sum("report" in message for message in said) < 3:
+            said.append(json.loads(sock.recv(65_536)))
+        during.extend(p.read_text() for p in caps)
+        stats._words[1] += 1  # main stands still in the middle of a write: no reading, no exception
+        said.append(json.loads(sock.recv(65_536)))
+        sock.close()
+
+    section = {**SECTION, "root": str(plant), "state": str(tmp_path / "power-state.json")}
+    code, said = run_steward(monkeypatch, stats, section, talk)
+    assert code == 0 and caps
+    sent = [Limits.from_json(m["limits"]) for m in said if "limits" in m]
+    assert sent and sent[0].expires_ns is not None
+    report = next(m["report"] for m in said if "report" in m)
+    assert report["budget_w"] == 30 and report["board_w"] > 0 and report["gpu_cap_hz"] > 0
+    assert [p.read_text() for p in caps] == before and during != before
+    stats.close()
+
+
+def test_a_board_that_is_not_there_is_said_and_ends_the_steward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats = StatsWriter()
+    (tmp_path / "empty").mkdir()
+    section = {**SECTION, "root": str(tmp_path / "empty"), "state": str(tmp_path / "power-state.json")}
+    code, said = run_steward(
+        monkeypatch, stats, section, lambda sock, said: said.append(json.loads(sock.recv(65_536)))
+    )
+    assert code == 1 and said[0]["error"]
+    stats.close()
+
+
+def run_restore(folder: Path) -> int:
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    power_command.add_arguments(parser)
+    return power_command.run(parser.parse_args(["restore", "--run-dir", str(folder)]))
+
+
+def test_restore_without_anything_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_restore(tmp_path) == 0 and capsys.readouterr().out == "nothing to restore\n"
+
+
+def test_restore_of_a_damaged_file_fails_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "power-state.json").write_text("{")
+    assert run_restore(tmp_path) == 1
+    assert capsys.readouterr().err.startswith("orind power: ")
+
+
+def test_restore_writes_back_what_was_saved(
+    tmp_path: Path, plant: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cap,) = (p for p in plant.rglob("max_freq") if "devfreq" in str(p))
+    saved = cap.read_text().strip()
+    path = str(cap.relative_to(plant))
+    state = {"version": 1, "root": str(plant), "values": {path: int(saved)}, "mode": None, "mode_values": {}}
+    (tmp_path / "power-state.json").write_text(json.dumps(state))
+    cap.write_text("1\n")
+    assert run_restore(tmp_path) == 0
+    assert cap.read_text().strip() == saved and path in capsys.readouterr().out

@@ -1,0 +1,68 @@
+"""Each wish of the `realtime` section is granted by the kernel, or refused with what to allow."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+from typing import Any
+
+import pytest
+
+from orind.daemon import realtime
+from orind.daemon.config import Realtime
+from orind.daemon.realtime import RealtimeError
+
+
+@pytest.fixture(autouse=True)
+def collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    monkeypatch.setattr(gc, "disable", lambda: None)
+
+
+def test_cpus_are_pinned() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        realtime.apply(Realtime(cpus=[min(before)]))
+        assert os.sched_getaffinity(0) == {min(before)}
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def test_a_cpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(RealtimeError, match=r"realtime.cpus \[4000\].*online are"):
+        realtime.apply(Realtime(cpus=[4000]))
+
+
+def test_a_priority_is_set_or_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda pid, kind, p: asked.append((pid, kind, p.sched_priority)))
+    realtime.apply(Realtime(fifo_priority=7))
+    assert asked == [(0, os.SCHED_FIFO, 7)]
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EPERM, "no")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    with pytest.raises(RealtimeError, match="LimitRTPRIO"):
+        realtime.apply(Realtime(fifo_priority=7))
+
+
+class Library:
+    """mlockall with a given answer."""
+
+    answer = 0
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def mlockall(self, flags: int) -> int:
+        assert flags == realtime.MCL_CURRENT | realtime.MCL_FUTURE
+        return self.answer
+
+
+def test_memory_is_locked_or_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(realtime.ctypes, "CDLL", Library)
+    realtime.apply(Realtime(lock_memory=True))
+    monkeypatch.setattr(Library, "answer", -1)
+    with pytest.raises(RealtimeError, match="LimitMEMLOCK=infinity"):
+        realtime.apply(Realtime(lock_memory=True))
