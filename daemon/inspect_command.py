@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..kernels.ir.errors import ProgramError
 from ..kernels.model import interface_of
 from ..kernels.plan.file import PlanFile
 from ..kernels.plan.layout import PlanError
-from ..kernels.spec import ModelSpec
+from ..kernels.pre.outputs import DecoderError
+from ..kernels.spec import ModelSpec, SpecError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +30,10 @@ def run(options: argparse.Namespace) -> int:
         with PlanFile.open_path(options.plan) as plan:
             plan.verify()
             table = describe(plan)
-    except PlanError as error:
+    except KeyError as error:
+        print(f"orind inspect: {options.plan}: it holds no {error.args[0]}: make it with orind build", file=sys.stderr)
+        return 65
+    except (PlanError, SpecError, ProgramError, DecoderError) as error:
         print(f"orind inspect: {error}", file=sys.stderr)
         return 65
     print(json.dumps(table) if options.json else "\n".join(lines(options.plan, table)))
@@ -54,7 +59,8 @@ def lines(path: Path, table: dict[str, Any]) -> list[str]:
     spec, report = table["spec"], table["report"]
     shape = "x".join(map(str, table["input"]["shape"]))
     text = [
-        f"{path}: {spec['name']}, {spec['task']}, {report['precision']}, {table['bytes']} bytes, sha256 {table['sha256']}",
+        f"{path}: {spec['name']}, {spec['task']}, {report['precision']}, {table['bytes']} bytes",
+        f"sha256   {table['sha256']}",
         f"input    {table['input']['dtype']} {shape}, batch sizes {spec['batch']}",
         f"labels   {', '.join(spec['labels'][:12])}{' ...' if len(spec['labels']) > 12 else ''}",
         f"graph    {report['nodes_before']} nodes before, {report['steps']} kernels after",
@@ -77,8 +83,12 @@ def lines(path: Path, table: dict[str, Any]) -> list[str]:
 
 
 def _flat(values: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{key} {_flat(value) if isinstance(value, dict) else f'{value:.4g}' if isinstance(value, float) else value}"
-        for key, value in values.items()
-        if value is not None
-    )
+    return ", ".join(f"{key} {_word(value)}" for key, value in values.items() if value is not None)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, dict):
+        return _flat(value)
+    if isinstance(value, list):
+        return f"({len(value)})"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -8,8 +8,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from ..kernels.ir.errors import ModelError
+from ..kernels.ir.errors import ModelError, ProgramError
 from ..kernels.plan.layout import PlanError
+from ..kernels.spec import SpecError
 from ..kernels.verify import REFERENCES, verify
 
 
@@ -20,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("plan", metavar="PLAN", type=Path)
     parser.add_argument("--onnx", metavar="MODEL", type=Path, help="compare the outputs with this model's in FP32")
-    parser.add_argument("--reference", choices=REFERENCES, default="import", help="who computes the model (import: orind)")
+    parser.add_argument("--reference", choices=REFERENCES, default="import", help="who computes it (import: orind)")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
@@ -31,7 +32,10 @@ def run(options: argparse.Namespace) -> int:
             return 66
     try:
         report = verify(options.plan, options.onnx, options.reference)
-    except (PlanError, ModelError) as error:
+    except KeyError as error:
+        print(f"orind verify: {options.plan}: it holds no {error.args[0]}: make it with orind build", file=sys.stderr)
+        return 65
+    except (PlanError, ModelError, SpecError, ProgramError) as error:
         print(f"orind verify: {error}", file=sys.stderr)
         return 65
     except ImportError as error:

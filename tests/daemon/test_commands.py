@@ -1,0 +1,346 @@
+"""The small commands through the command line's own entry: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import models
+import numpy as np
+import onnx
+import pytest
+from test_http import made_status
+
+from orind.daemon import cli, doctor, notify, serve
+from orind.daemon.signals import HANDLED, SignalInbox
+from orind.daemon.status import with_latency
+from orind.ipc.control import ControlServer, Request
+from orind.ipc.lock import InstanceLock
+from orind.kernels.plan.file import write_plan
+from orind.kernels.pre import jpeg
+
+Captured = pytest.CaptureFixture[str]
+
+
+class Daemon:
+    """A control socket in a thread, with an answer for each request."""
+
+    def __init__(self, folder: Path, answer: Callable[[Request], dict[str, Any]]) -> None:
+        self.asked: list[Request] = []
+        self._server = ControlServer(folder / "control")
+        self._answer = answer
+        self._stop, self._stopped = os.pipe()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            ready, _, _ = select.select([self._server, self._stop, *self._server.clients], [], [])
+            if self._stop in ready:
+                return
+            self._server.accept()
+            for client in self._server.clients:
+                request = self._server.receive(client)
+                if request is not None:
+                    self.asked.append(request)
+                    self._server.reply(client, self._answer(request))
+
+    def close(self) -> None:
+        os.write(self._stopped, b"x")
+        self._thread.join()
+        self._server.close()
+        os.close(self._stop)
+        os.close(self._stopped)
+
+
+def with_daemon(folder: Path, answer: dict[str, Any], *arguments: str) -> tuple[int, Request]:
+    daemon = Daemon(folder, lambda request: answer)
+    try:
+        return cli.main([*arguments, "--run-dir", str(folder)]), daemon.asked[0]
+    finally:
+        daemon.close()
+
+
+# -- talking to a daemon -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["status", "reload", "drain"])
+def test_without_a_daemon_it_is_69_with_a_hint(tmp_path: Path, capsys: Captured, command: str) -> None:
+    assert cli.main([command, "--run-dir", str(tmp_path)]) == 69
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith(f"orind {command}: {tmp_path}/control: ")
+    assert "is orind serving?" in said.err and "Traceback" not in said.err
+
+
+def test_status_for_a_person(tmp_path: Path, capsys: Captured) -> None:
+    status = with_latency(made_status(reasons=("no ready standby",)))
+    code, request = with_daemon(tmp_path, status, "status")
+    assert code == 0 and request.op == "status"
+    out = capsys.readouterr().out
+    assert out.startswith("serving, generation 3, 2 failovers\n  ! no ready standby\nframes   received 10  ok 7")
+    assert "active   active    pid 7 on <cpu> (epoch 1)" in out and "latency  total" in out
+    assert "power    21.5 of 30.0 W, junction unreadable C, GPU 600 of at most 612 MHz" in out
+
+
+def test_status_as_json_and_unfit_to_serve(tmp_path: Path, capsys: Captured) -> None:
+    status = with_latency(made_status(ok=False))
+    assert with_daemon(tmp_path, status, "status", "--json")[0] == 1
+    assert json.loads(capsys.readouterr().out) == status
+    assert with_daemon(tmp_path, {**status, "power": {"budget_w": None}}, "status")[0] == 1
+    assert "power" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answer", "wait", "code", "out", "err"),
+    [
+        ({"ok": True, "result": "reload requested"}, False, 0, "reload requested\n", ""),
+        ({"ok": True, "result": "generation 2 serves", "problems": [], "notes": ["slots need a restart"]}, True, 0,
+         "generation 2 serves\n", "note: slots need a restart\n"),
+        ({"ok": False, "result": "refused", "problems": ["a.yaml:3: x", "a.yaml:4: y"], "notes": []}, True, 1,
+         "refused\n", "a.yaml:3: x\na.yaml:4: y\n"),
+    ],
+)  # fmt: skip
+def test_reload(
+    tmp_path: Path, capsys: Captured, answer: dict[str, Any], wait: bool, code: int, out: str, err: str
+) -> None:
+    got, request = with_daemon(tmp_path, answer, "reload", *(["--wait"] if wait else []))
+    assert (got, request.op, request.wait) == (code, "reload", wait)
+    assert tuple(capsys.readouterr()) == (out, err)
+
+
+def test_drain(tmp_path: Path, capsys: Captured) -> None:
+    code, request = with_daemon(tmp_path, {"ok": True, "result": "draining"}, "drain")
+    assert (code, request.op, capsys.readouterr().out) == (0, "drain", "draining\n")
+
+
+def test_power_restore(tmp_path: Path, capsys: Captured) -> None:
+    assert cli.main(["power", "restore", "--run-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "nothing to restore\n"
+
+
+# -- the command line ----------------------------------------------------------------------------------------------
+
+
+def test_every_command_has_help_with_an_example(capsys: Captured) -> None:
+    for command in cli.COMMANDS:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([command, "--help"])
+        assert ended.value.code == 0 and "example" in capsys.readouterr().out, command
+
+
+def test_no_command_is_wrong_usage_and_shows_the_exit_codes(capsys: Captured) -> None:
+    assert cli.main([]) == 2
+    assert "exit codes:" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["explode"])
+    assert ended.value.code == 2 and "invalid choice" in capsys.readouterr().err
+
+
+def test_an_interrupt_and_a_reader_that_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(options: Any) -> int:
+        raise KeyboardInterrupt
+
+    def nobody_reads(options: Any) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(doctor, "run", interrupted)
+    assert cli.main(["doctor"]) == 130
+    monkeypatch.setattr(doctor, "run", nobody_reads)
+    monkeypatch.setattr(sys, "stderr", (tmp_path / "err").open("w"))
+    assert cli.main(["doctor"]) == 0
+
+
+# -- doctor --------------------------------------------------------------------------------------------------------
+
+
+def test_doctor_says_what_is_there(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NOTIFY_SOCKET", "INVOCATION_ID"):
+        monkeypatch.delenv(name, raising=False)
+    assert cli.main(["doctor", "--json"]) == 0
+    found = {f["name"]: f for f in json.loads(capsys.readouterr().out)}
+    assert found["libraries"]["level"] == "ok" and "pyzmq" in found["libraries"]["text"]
+    assert set(found) == {"python", "libraries", "jpeg", "systemd", "board", "gpu", "memory", "limits"}
+    assert cli.main(["doctor"]) == 0
+    assert capsys.readouterr().out.count("\n") == len(found)
+
+
+def test_doctor_fails_for_what_serve_cannot_do_without(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    def none(name: str) -> str:
+        raise doctor.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor.metadata, "version", none)
+    monkeypatch.setenv("INVOCATION_ID", "x")
+    monkeypatch.setattr(jpeg, "available", lambda: False)
+    assert cli.main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "error    libraries  missing: numpy" in out and "error    systemd" in out and "warning  jpeg" in out
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: "1")
+    assert doctor._notify().level == "ok"
+    monkeypatch.setattr(sys, "version_info", (3, 9))
+    assert doctor._python().level == "error"
+
+
+@pytest.mark.parametrize(
+    ("release", "level", "text"),
+    [
+        ("# R36 (release), REVISION: 4.3, GCID: 38968081", "ok", "L4T R36.4.3"),
+        ("# R35 (release), REVISION: 5.0, GCID: 35550185", "warning", "has not been tested"),
+        ("# R36", "warning", "R36.?"),
+        (None, "ok", "not a Jetson"),
+    ],
+)
+def test_doctor_knows_the_board(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str | None, level: str, text: str
+) -> None:
+    path = tmp_path / "nv_tegra_release"
+    if release is not None:
+        path.write_text(release + "\n")
+    monkeypatch.setattr(doctor, "Path", lambda _: path)
+    found = doctor._board()
+    assert found.level == level and text in found.text, found
+
+
+# -- build, inspect, verify ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    onnx.save(models.identity_onnx(2), str(tmp_path / "identity.onnx"))
+    return tmp_path / "identity.onnx"
+
+
+def test_a_plan_is_built_inspected_and_verified(tmp_path: Path, model: Path, capsys: Captured) -> None:
+    plan = tmp_path / "identity.plan"
+    assert cli.main(["build", str(model), "-o", str(plan), "--precision", "fp32"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith(f"{plan}  sha256 ") and " s] read identity.onnx" in said.err
+    sha256 = said.out.split()[-1]
+    assert cli.main(["inspect", str(plan), "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert table["sha256"] == sha256 and table["input"] == {"dtype": "uint8", "shape": [2, 4096, 1]}
+    assert cli.main(["inspect", str(plan)]) == 0
+    assert f"{plan}: identity, tensor, fp32" in capsys.readouterr().out
+    assert cli.main(["verify", str(plan), "--onnx", str(model)]) == 0
+    assert "FAILED" not in capsys.readouterr().out
+    assert cli.main(["verify", str(plan), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+def test_build_refuses_what_cannot_be_built(tmp_path: Path, model: Path, capsys: Captured) -> None:
+    out = ["-o", str(tmp_path / "x.plan")]
+    assert cli.main(["build", str(tmp_path / "none.onnx"), *out]) == 66
+    assert "no such file" in capsys.readouterr().err
+    assert cli.main(["build", str(model), *out]) == 65
+    assert "INT8 needs a spec" in capsys.readouterr().err
+    (tmp_path / "spec.yaml").write_text("name: x\ntsk: tensor\n")
+    assert cli.main(["build", str(model), "--spec", str(tmp_path / "spec.yaml"), *out]) == 65
+    assert "spec.yaml:2: tsk: unknown key" in capsys.readouterr().err
+    truncated = tmp_path / "cut.onnx"
+    truncated.write_bytes(model.read_bytes()[:50])
+    assert cli.main(["build", str(truncated), *out, "--precision", "fp32"]) == 65
+    assert "cut.onnx" in capsys.readouterr().err and not (tmp_path / "x.plan").exists()
+
+
+def test_build_without_its_extra_says_what_to_install(
+    tmp_path: Path, model: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(sys.modules):
+        if name.startswith("orind.kernels.build"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "orind.kernels.build", None)
+    assert cli.main(["build", str(model), "-o", str(tmp_path / "x")]) == 69
+    assert "install orind[build]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_what_is_no_plan_is_65_and_what_is_not_there_66(
+    tmp_path: Path, capsys: Captured, command: str, identity_plan: Path
+) -> None:
+    assert cli.main([command, str(tmp_path / "none.plan")]) == 66
+    assert "no such file" in capsys.readouterr().err
+    (tmp_path / "x").write_bytes(b"MZ" * 3000)
+    assert cli.main([command, str(tmp_path / "x")]) == 65
+    broken = Path(shutil.copy(identity_plan, tmp_path / "broken.plan"))
+    data = bytearray(broken.read_bytes())
+    data[-300] ^= 1
+    broken.write_bytes(data)
+    assert cli.main([command, str(broken)]) in (1, 65)
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err and "damaged" in said.err + said.out
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_a_container_that_is_no_model_is_65(tmp_path: Path, capsys: Captured, command: str) -> None:
+    path = tmp_path / "x.plan"
+    write_plan(path, {"x": np.zeros(4, np.float32)}, {})
+    assert cli.main([command, str(path)]) == 65
+    assert "make it with orind build" in capsys.readouterr().err
+    write_plan(path, {"x": np.zeros(4, np.float32)}, {"spec": "{}", "program": "x"})
+    assert cli.main([command, str(path)]) == 65
+    assert capsys.readouterr().err.startswith(f"orind {command}: ")
+
+
+# -- serve ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def signals_restored() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    yield
+    SignalInbox.install_early().close()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def serving(folder: Path, plan: Path | str, run_dir: Path | str = "run") -> Path:
+    path = folder / "orind.yaml"
+    path.write_text(
+        f"run_dir: '{run_dir}'\nmodels: {{m: {{plan: '{plan}'}}}}\ncameras: {{cam: {{model: m, deadline_ms: 100}}}}\n"
+        f"sources: [{{name: in, endpoint: 'ipc://{folder}/in'}}]\ndecode: {{workers: 0}}\n"
+    )
+    return path
+
+
+def test_serve_refuses_a_bad_configuration_with_every_mistake(
+    tmp_path: Path, capsys: Captured, signals_restored: None
+) -> None:
+    path = serving(tmp_path, "none.plan")
+    path.write_text(path.read_text() + "colour: red\nshape: round\n")
+    assert cli.main(["serve", str(path)]) == 78
+    assert capsys.readouterr().err.count("unknown key") == 2
+
+
+def test_a_second_instance_is_busy(
+    tmp_path: Path, identity_plan: Path, capsys: Captured, signals_restored: None
+) -> None:
+    (tmp_path / "run").mkdir()
+    with InstanceLock(tmp_path / "run" / "lock"):
+        assert cli.main(["serve", str(serving(tmp_path, identity_plan))]) == 75
+    assert f"another orind (pid {os.getpid()}) holds" in capsys.readouterr().err
+
+
+def test_a_run_directory_that_cannot_be_made(
+    tmp_path: Path, identity_plan: Path, capsys: Captured, signals_restored: None
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert cli.main(["serve", str(serving(tmp_path, identity_plan, tmp_path / "file" / "run"))]) == 1
+    assert f"orind serve: {tmp_path}/file/run: Not a directory" in capsys.readouterr().err
+
+
+def test_serve_without_what_systemd_needs(
+    tmp_path: Path, capsys: Captured, signals_restored: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise notify.NotifyError("the Python module 'systemd' is missing")
+
+    monkeypatch.setattr(serve, "connect", refuse)
+    assert cli.main(["serve", str(tmp_path / "x.yaml")]) == 69
+    assert "orind serve: the Python module 'systemd' is missing" in capsys.readouterr().err
