@@ -23,6 +23,7 @@ from orind.daemon.nursery_client import Child, NurseryClient
 from orind.daemon.poller import Poller
 from orind.ipc import decode_messages, engine_messages
 from orind.ipc.channel import Channel
+from orind.ipc.message_text import Kind
 from orind.ipc.results import ResultArea
 from orind.ipc.slots import SlotReader
 from orind.ipc.source import RawFrame
@@ -112,7 +113,8 @@ class EngineStandIn:
         self.started = started
         self.channel = Channel.from_fd(channel, blocking=False)
         self.slots = SlotReader(slots, *start["slots"])
-        self.results = ResultArea(*start["results"], fd=results)
+        areas, frames, rows_max, row_width = start["results"]
+        self.results = ResultArea(areas, frames, rows_max, row_width, results)
         self.batches: list[engine_messages.Batch] = []
         self.checks = 0
         self.stopped = False
@@ -126,8 +128,8 @@ class EngineStandIn:
             if isinstance(message, engine_messages.Batch):
                 fresh.append(message)
             elif isinstance(message, engine_messages.Notice):
-                self.checks += message.kind is engine_messages.Kind.CHECK
-                self.stopped = self.stopped or message.kind is engine_messages.Kind.STOP
+                self.checks += message.kind is Kind.CHECK
+                self.stopped = self.stopped or message.kind is Kind.STOP
         self.batches += fresh
         return fresh
 
