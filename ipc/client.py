@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import zmq
 
 from . import wire
+from .connection import Connection
 from .endpoint import RESULT_BYTES_MAX, Context, attach, make_socket
 from .errors import ClientError, WireError
 from .pixels import Image, describe
@@ -93,8 +94,9 @@ class Publisher:
         self._socket = make_socket(
             self._context, PATTERNS[pattern], hwm=hwm, linger_ms=linger_ms, max_bytes=RESULT_BYTES_MAX
         )
-        if pattern != "pub":
-            # Do not queue to nobody: otherwise frames, and every re-send of them, wait for a daemon that is not there.
+        # Do not queue to nobody: frames, and every re-send of them, would wait for a daemon that is not there.
+        self._connection = Connection(self._socket) if pattern == "dealer" else None
+        if pattern == "push":
             self._socket.setsockopt(zmq.IMMEDIATE, 1)
         try:
             attach(self._socket, endpoint, bind=bind)
@@ -159,7 +161,8 @@ class Publisher:
         self._need_dealer()
         end = time.monotonic() + timeout_s
         while True:
-            self._receive(max(0.0, end - time.monotonic()) if not self._ready else 0.0)
+            waits = bool(self._outstanding) and not self._ready
+            self._receive(max(0.0, end - time.monotonic()) if waits else 0.0)
             if self._ready or not self._outstanding or time.monotonic() >= end:
                 results = list(self._ready)
                 self._ready.clear()
@@ -179,6 +182,9 @@ class Publisher:
         return got
 
     def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
         self._socket.close()
         if self._own_context:
             self._context.term()
@@ -194,7 +200,8 @@ class Publisher:
             raise ClientError(f"{self.pattern} is not answered here: read results with Subscriber, or use dealer")
 
     def _send_now(self, parts: tuple[bytes, bytes, bytes]) -> None:
-        if not self._socket.poll(int(self.send_timeout_s * 1000), zmq.POLLOUT):
+        there = self._connection is None or self._connection.wait(self.send_timeout_s)
+        if not there or not self._socket.poll(int(self.send_timeout_s * 1000), zmq.POLLOUT):
             raise ClientError(
                 f"{self.endpoint} takes no frame for {self.send_timeout_s:g} s: is orind serving there, "
                 "is the path or port right, may this user connect?"
@@ -266,6 +273,8 @@ class Publisher:
             frame.wait_s = min(2 * frame.wait_s, BACKOFF_MAX * self.resend_after_s)
             frame.due_s = now_s + frame.wait_s
             try:
+                if self._connection is None or not self._connection.up():
+                    raise zmq.Again
                 self._socket.send_multipart(frame.parts, zmq.NOBLOCK, copy=False)
                 self.resent += 1
             except zmq.Again:

@@ -1,4 +1,4 @@
-"""Frames through the real daemon: every received trigger answered exactly once, with the right answer or the right reason."""
+"""Frames through the real daemon: every received trigger answered once, with the right answer or the right reason."""
 
 from __future__ import annotations
 
@@ -99,7 +99,8 @@ def test_two_thousand_frames_over_three_patterns(folder: Path, identity: Path) -
     cameras = {kind: {"model": "m", "deadline_ms": 60_000} for kind in names}
     total, share = 2000, {"dealer": 800, "push": 700, "pub": 500}
     service = harness.Service(
-        folder, {"models": {"m": {"plan": str(identity)}}, "cameras": cameras, "sources": sources, "slots": {"count": 128}}
+        folder,
+        {"models": {"m": {"plan": str(identity)}}, "cameras": cameras, "sources": sources, "slots": {"count": 128}},
     )
     sent: Counter[str] = Counter()
 
