@@ -7,6 +7,7 @@ Invariant: a batch that must come too late for one of its frames is never starte
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +19,7 @@ class Rule:
     window_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """What the decision depends on. `deadlines_ns`: of the queued frames, in the order in which they would be taken."""
 
     queued: int
@@ -32,8 +32,7 @@ class Facts:
     earliest_start_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Go:
+class Go(NamedTuple):
     """Start with `take` frames in a batch of `size`; the other size - take rows stay empty."""
 
     take: int
@@ -41,8 +40,7 @@ class Go:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """Nothing to start before `until_ns` (0: until something else happens)."""
 
     until_ns: int
@@ -113,13 +111,16 @@ class ServiceTimes:
         return int(best), at_ns
 
 
+EMPTY = Wait(0, "queue is empty")
+
+
 def decide(rule: Rule, facts: Facts, predicted_ns: dict[int, int], now_ns: int) -> Go | Wait:
     """Start a batch now, or say until when to wait and for what.
 
     The frames' deadlines beat every wish for a fuller batch: waiting ends as soon as it would cost one of them.
     """
     if not facts.queued:
-        return Wait(0, "queue is empty")
+        return EMPTY
     if facts.in_flight >= facts.depth:
         return Wait(0, "engine has enough in flight")
     if now_ns < facts.earliest_start_ns:

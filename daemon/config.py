@@ -118,6 +118,9 @@ class Realtime(Section):
     fifo_priority: int = Field(default=0, ge=0, le=99)
 
 
+RESTART_ONLY = ("slots", "run_dir", "http", "decode", "realtime")
+
+
 class Config(Section):
     """The whole configuration. `orind check` prints what it means."""
 
@@ -135,6 +138,15 @@ class Config(Section):
     health: Health = Health()
     stop: Stop = Stop()
     realtime: Realtime = Realtime()
+
+    def running_on(self, start: Config) -> Config:
+        """This configuration as a daemon that was started with `start` can serve it."""
+        return self.model_copy(update={name: getattr(start, name) for name in RESTART_ONLY})
+
+    def restart_notes(self, start: Config) -> list[str]:
+        """What differs from `start` and only a restart can apply."""
+        changed = [name for name in RESTART_ONLY if getattr(start, name) != getattr(self, name)]
+        return [f"{name} has changed, which takes effect at the next restart" for name in changed]
 
     @model_validator(mode="after")
     def _coherent(self) -> Config:

@@ -41,6 +41,7 @@ from .signals import SignalInbox
 log = logging.getLogger("orind")
 PowerTables = dict[str, Any] | None  # board, mode and policy as the checker read them
 TURN_MAX_NS = 20_000_000
+TICK_NS = 5_000_000  # judging and reporting need not keep up with frames
 STATS_EVERY_NS = 250_000_000
 COLLECT_IDLE_NS = 5_000_000_000
 
@@ -64,9 +65,10 @@ class Daemon:
         self.draining = self._ready = False
         self.last_failover: dict[str, Any] = {}
         self._numbers = self._loops = self._busy_ns = self._failovers_retired = 0
-        self._next_stats_ns = self._next_collect_ns = self._drain_deadline_ns = 0
+        self._next_tick_ns = self._next_stats_ns = self._next_collect_ns = self._drain_deadline_ns = 0
         self._told_state = ""
         self._retired: list[Generation] = []
+        self._started_with = config
         self._signals = signals
         self._nursery = nursery
         self._poller = poller
@@ -117,12 +119,21 @@ class Daemon:
         """Serve until drained. Returns the exit code."""
         wait_ns = 0
         while not self._finished():
-            for call in self._poller.wait(min(wait_ns or TURN_MAX_NS, TURN_MAX_NS)):
-                call(time.monotonic_ns())
-            now_ns = time.monotonic_ns()
-            wait_ns = self.pipeline.dispatch(now_ns)
-            self._tick(now_ns)
+            wait_ns = self.turn(wait_ns)
         return 0
+
+    def turn(self, wait_ns: int) -> int:
+        """Read what is there, dispatch, judge. Waits at most `wait_ns`; returns how long the next turn may wait."""
+        for call in self._poller.wait(min(wait_ns, TURN_MAX_NS)):
+            call(time.monotonic_ns())
+        now_ns = time.monotonic_ns()
+        wait_ns = self.pipeline.dispatch(now_ns) or TURN_MAX_NS
+        self._loops += 1
+        if now_ns < self._next_tick_ns and not self.generation.broken():
+            return min(wait_ns, self._next_tick_ns - now_ns)
+        self._next_tick_ns = now_ns + TICK_NS
+        self._tick(now_ns)
+        return wait_ns
 
     def _tick(self, now_ns: int) -> None:
         self.generation.tick(now_ns)
@@ -136,7 +147,6 @@ class Daemon:
         self.power.tick(now_ns)
         self.http.tick(now_ns)
         self.power.restrain(self.pipeline, now_ns)
-        self._loops += 1
         self.stats.write_counters(self._busy_total(now_ns), now_ns, self._loops)
         state = self.state(now_ns)
         if now_ns >= self._next_stats_ns or state != self._told_state:
@@ -150,13 +160,11 @@ class Daemon:
 
     def _busy_total(self, now_ns: int) -> int:
         """ns that engines have been working, those at work now included."""
-        generations = [self.generation, *self._retired]
-        running = [h for g in generations for h in g.handles.values() if h.running_since_ns]
-        return self._busy_ns + sum(max(0, now_ns - h.running_since_ns) for h in running)
+        return self._busy_ns + sum(g.running_ns(now_ns) for g in (self.generation, *self._retired))
 
     # -- events --------------------------------------------------------------------------------------------------
 
-    def _on_frames(self, source: Source, now_ns: int) -> None:
+    def _on_frames(self, source: Source, _: int) -> None:
         for raw in source.drain():
             self.pipeline.receive(source, raw, time.monotonic_ns())
 
@@ -215,16 +223,12 @@ class Daemon:
 
     def new_generation(self, config: Config, plans: list[ServedPlan]) -> Generation:
         self._numbers += 1
+        config = config.running_on(self._started_with)
         return Generation(self._numbers, config, plans, self._launcher, self._poller, self, self.stamps)
 
     def prepare(self, config: Config) -> list[str]:
         """Open what is new. Returns what the new configuration changes but only a restart can apply."""
-        old = self.generation.config
-        notes = self.endpoints.open(config)
-        for name in ("slots", "run_dir", "http", "decode", "realtime"):
-            if getattr(old, name) != getattr(config, name):
-                notes.append(f"{name} has changed, which takes effect at the next restart")
-        return notes
+        return self.endpoints.open(config) + config.restart_notes(self._started_with)
 
     def switch(self, generation: Generation, power: PowerTables, now_ns: int) -> None:
         """The new generation takes the next frame; the old one answers what it has and ends."""
@@ -246,10 +250,9 @@ class Daemon:
 
     def reload_ended(self, result: str) -> None:
         """systemd wants READY=1 after every reload, a refused one too."""
+        state = self.state(time.monotonic_ns())
         if self._ready:
-            self._manager.ready(
-                f"{self.state(time.monotonic_ns())}, generation {self.generation.number}; reload: {result}"
-            )
+            self._manager.ready(f"{state}, generation {self.generation.number}; reload: {result}")
 
     @property
     def failovers(self) -> int:
@@ -278,10 +281,8 @@ class Daemon:
         self._manager.stopping(f"draining, {self.ledger.in_flight} frames without an answer")
 
     def _finished(self) -> bool:
-        if not self.draining:
-            return False
-        if not self.ledger.in_flight:
-            return True
+        if not self.draining or not self.ledger.in_flight:
+            return self.draining
         now_ns = time.monotonic_ns()
         if now_ns < self._drain_deadline_ns and not (self.generation.machine.failed and self.generation.active is None):
             return False
@@ -297,4 +298,3 @@ class Daemon:
     def _close_generations(self) -> None:
         for generation in (self.generation, *self._retired):
             generation.close()
-

@@ -11,6 +11,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+RESPAWN_AFTER_NS = 200_000_000
+
 
 class Standing(str, Enum):
     """What an engine is good for at the moment."""
@@ -233,7 +235,9 @@ class Failover:
                 f"{len(self._deaths)} engines lost within {self.rules.restart_window_ns / 1e9:.0f} s, "
                 f"the last one: {reason}"
             )
-        self._spawn_at_ns = now_ns + self._backoff_ns
+        # Where another engine serves, its replayed frames go first: a starting engine would compete with them.
+        others = RESPAWN_AFTER_NS if any(e.standing is not Standing.STARTING for e in self.engines.values()) else 0
+        self._spawn_at_ns = now_ns + max(self._backoff_ns, others)
         self._backoff_ns = min(max(2 * self._backoff_ns, self.rules.backoff_first_ns), self.rules.backoff_max_ns)
 
     def _respawn(self, now_ns: int) -> list[Action]:

@@ -117,6 +117,14 @@ class Generation:
         """Start nothing any more; the engines end when they have answered what they have."""
         self.machine.end()
 
+    def broken(self) -> bool:
+        """Whether the active engine takes nothing more: the next tick must not wait."""
+        return self.active is not None and bool(self.active.broken)
+
+    def running_ns(self, now_ns: int) -> int:
+        """How long the batches that run now have been running."""
+        return sum(max(0, now_ns - h.running_since_ns) for h in self.handles.values() if h.running_since_ns)
+
     def idle(self) -> bool:
         return not any(handle.in_flight for handle in self.handles.values())
 

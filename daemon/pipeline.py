@@ -127,6 +127,8 @@ class Pipeline:
 
     def dispatch(self, now_ns: int) -> int:
         """Start every batch that should start now. Returns when to look again, in ns from now (0: no date)."""
+        if not len(self.queues):
+            return 0
         wake_ns = 0
         self._expire(now_ns)
         engine = self.active
@@ -144,7 +146,8 @@ class Pipeline:
             while isinstance(decision, batcher.Go):
                 frames = self.queues.models[model].take(decision.take)
                 self._send(engine, frames, decision.size, now_ns)
-                decision = self._decide(engine, model, now_ns)
+                more = len(self.queues.models[model])
+                decision = self._decide(engine, model, now_ns) if more else batcher.EMPTY
             if decision.until_ns:
                 wake_ns = min(wake_ns or decision.until_ns, decision.until_ns)
         return max(1, wake_ns - now_ns) if wake_ns else 0
@@ -176,12 +179,9 @@ class Pipeline:
 
     def _expire(self, now_ns: int) -> None:
         """Answer the frames that can no longer be served in time, before anything is started for them."""
-        if not len(self.queues):
-            return
-        plans, believed = self.serving.plans, self.times.believed
+        plans, believed, late = self.serving.plans, self.times.believed, batcher.too_late
         least_ns = {name: believed(name, plan.sizes[0], self.clock_hz, now_ns) for name, plan in plans.items()}
-        late = self.queues.take_late(lambda f: batcher.too_late(f.deadline_ns, least_ns[f.model], now_ns))
-        for frame, reason in late:
+        for frame, reason in self.queues.take_late(lambda f: late(f.deadline_ns, least_ns[f.model], now_ns)):
             self._finish(frame, "expired", "too_late", reason, now_ns)
 
     # -- answer -> sinks -----------------------------------------------------------------------------------------

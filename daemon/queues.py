@@ -19,7 +19,8 @@ class ModelQueue:
         self._by_rank: tuple[deque[Trigger], ...] = tuple(deque() for _ in RANKS)
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_rank))
+        critical, normal, best_effort = self._by_rank
+        return len(critical) + len(normal) + len(best_effort)
 
     def __iter__(self) -> Iterator[Trigger]:
         for rank in self._by_rank:
@@ -71,10 +72,16 @@ class Queues:
         return len(self.retry) + sum(map(len, self.models.values()))
 
     def push(self, frame: Trigger) -> Trigger | None:
-        return self.models.setdefault(frame.model, ModelQueue()).push(frame)
+        queue = self.models.get(frame.model)
+        if queue is None:
+            queue = self.models[frame.model] = ModelQueue()
+        return queue.push(frame)
 
     def in_turn(self) -> list[str]:
         """Models with waiting frames, the most urgent head (rank, then deadline) first."""
+        waiting = [name for name, queue in self.models.items() if len(queue)]
+        if len(waiting) < 2:
+            return waiting
         heads = [
             (head.rank, head.deadline_ns, name) for name, q in self.models.items() if (head := q.head()) is not None
         ]

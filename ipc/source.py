@@ -70,12 +70,10 @@ class Source:
     def drain(self, limit: int = DRAIN_MAX) -> list[RawFrame]:
         """Everything that is there, at most `limit`, oldest first; main calls it before each dispatch."""
         frames: list[RawFrame] = []
-        recv = self.socket.recv
-        while len(frames) < limit:
-            try:
-                part = recv(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                break
+        recv, events = self.socket.recv, self.socket.getsockopt
+        # asking first: the exception at the end of every drain would cost more
+        while len(frames) < limit and int(events(zmq.EVENTS)) & zmq.POLLIN:
+            part = recv(zmq.NOBLOCK, copy=False)
             message = [part]
             while part.more:
                 part = recv(copy=False)

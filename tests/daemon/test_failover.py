@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from stand_ins import MS, S
 
-from orind.daemon.failover import Action, Check, Failover, Fence, Promote, Rules, Spawn, Standing
+from orind.daemon.failover import RESPAWN_AFTER_NS, Action, Check, Failover, Fence, Promote, Rules, Spawn, Standing
 
 RULES = Rules(
     heartbeat_missed_ns=150 * MS,
@@ -50,8 +50,11 @@ def test_a_lost_active_is_fenced_and_the_standby_promoted_for_the_same_reason() 
     assert machine.lost(1, "SIGSEGV", 1) == [Fence(1, "SIGSEGV"), Promote(2, "SIGSEGV")]
     assert (machine.failovers, machine.active) == (1, 2)
     assert machine.lost(1, "its process ended", 2) == []  # heard of twice, counted once
-    assert machine.tick(3) == [Spawn("to replace an engine that was lost")]
-    assert machine.tick(4) == []
+    # the standby's replayed frames go first
+    machine.heard(2, RESPAWN_AFTER_NS)
+    assert machine.tick(RESPAWN_AFTER_NS) == []
+    assert machine.tick(RESPAWN_AFTER_NS + 1) == [Spawn("to replace an engine that was lost")]
+    assert machine.tick(RESPAWN_AFTER_NS + 2) == []
 
 
 def test_a_lost_standby_is_replaced_without_a_failover() -> None:

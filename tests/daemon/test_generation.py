@@ -10,7 +10,7 @@ import pytest
 from stand_ins import MS, EngineStandIn, Processes, S, config, turn
 
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher
-from orind.daemon.failover import Standing
+from orind.daemon.failover import RESPAWN_AFTER_NS, Standing
 from orind.daemon.generation import Generation, ServedPlan, rules_of
 from orind.daemon.poller import Poller
 from orind.daemon.trigger import Trigger
@@ -130,8 +130,11 @@ def test_end_of_file_takes_the_frames_back_and_promotes_the_standby(stage: Stage
     stage.turn(MS)
     assert stage.answers == [(1, [1])], "what it answered before it died counts"
     assert stage.taken == [([[2]], "its process ended", None), ([], "its process ended", 2)]
-    assert stage.processes.started[0].killed and sorted(stage.generation.handles) == [2, 3]
+    assert stage.processes.started[0].killed and sorted(stage.generation.handles) == [2]
     assert stage.generation.machine.failovers == 1
+    stage.beat()
+    stage.turn(2 * MS + RESPAWN_AFTER_NS)
+    assert sorted(stage.generation.handles) == [2, 3], "another one comes when the standby has had its time"
 
 
 def test_a_fatal_signal_is_known_from_the_fault_pipe_before_the_end_of_file(stage: Stage) -> None:
