@@ -8,6 +8,7 @@ high-water mark is below 2 (HWM 1 loses replies, pyzmq #2040), ipc paths are bou
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import zmq
@@ -22,6 +23,19 @@ RESULT_BYTES_MAX = 1 << 28  # per part that a client accepts
 
 Socket = zmq.Socket[Any]
 Context = zmq.Context[Any]
+
+
+NOBLOCK = int(zmq.NOBLOCK)
+READABLE, EVENTS = int(zmq.POLLIN), int(zmq.EVENTS)
+_MORE = int(zmq.SNDMORE) | NOBLOCK
+
+
+def send_parts(sock: Socket, parts: Sequence[bytes]) -> None:
+    """As send_multipart(parts, NOBLOCK), with plain ints: arithmetic on enum flags costs more than the sending."""
+    send = sock.send
+    for part in parts[:-1]:
+        send(part, _MORE)
+    send(parts[-1], NOBLOCK)
 
 
 def check_endpoint(endpoint: str) -> None:

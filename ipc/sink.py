@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import zmq
 
-from .endpoint import Context, attach, make_socket
+from .endpoint import Context, attach, make_socket, send_parts
 
 
 class ResultSink:
@@ -28,7 +28,7 @@ class ResultSink:
 
     def publish(self, parts: Sequence[bytes]) -> None:
         """[topic][JSON][rows]. Returns at once."""
-        self.socket.send_multipart(parts, zmq.NOBLOCK)
+        send_parts(self.socket, parts)
         self.published += 1
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import zmq
 
-from .endpoint import Context, attach, is_local, make_socket
+from .endpoint import EVENTS, NOBLOCK, READABLE, Context, attach, is_local, make_socket, send_parts
 from .wire import CAMERA_BYTES_MAX, HEADER_BYTES_MAX
 
 KINDS = {"router": zmq.ROUTER, "pull": zmq.PULL, "sub": zmq.SUB}
@@ -72,8 +72,8 @@ class Source:
         frames: list[RawFrame] = []
         recv, events = self.socket.recv, self.socket.getsockopt
         # asking first: the exception at the end of every drain would cost more
-        while len(frames) < limit and int(events(zmq.EVENTS)) & zmq.POLLIN:
-            part = recv(zmq.NOBLOCK, copy=False)
+        while len(frames) < limit and int(events(EVENTS)) & READABLE:
+            part = recv(NOBLOCK, copy=False)
             message = [part]
             while part.more:
                 part = recv(copy=False)
@@ -113,7 +113,7 @@ class Source:
     def reply(self, envelope: Sequence[bytes], parts: Sequence[bytes]) -> bool:
         """Answer a ROUTER frame. False, and counted: the client is gone, or does not read. Never waits."""
         try:
-            self.socket.send_multipart([*envelope, *parts], zmq.NOBLOCK)
+            send_parts(self.socket, [*envelope, *parts])
         except zmq.Again:
             self.full += 1
             return False
