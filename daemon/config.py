@@ -43,58 +43,81 @@ class ModelEntry(Section):
 
 class Camera(Section):
     model: Name
-    priority: Literal["critical", "normal", "best_effort"] = "normal"
+    priority: Literal["critical", "normal", "best_effort"] = Field(
+        default="normal", description="critical first; of a best-effort camera only the newest frame is worth an answer"
+    )
     deadline_ms: float = Field(gt=0, le=60_000, description="from capture to result; a header may only tighten it")
     rate_limit_hz: float = Field(default=0, ge=0, le=100_000, description="token bucket; 0: no limit")
-    rate_burst: int = Field(default=10, ge=1, le=10_000)
+    rate_burst: int = Field(
+        default=10, ge=1, le=10_000, description="triggers that may come at once under rate_limit_hz"
+    )
 
 
 class SourceEntry(Section):
     name: Name
-    endpoint: Endpoint
-    pattern: Literal["router", "pull", "sub"] = "router"
-    attach: Literal["bind", "connect"] = "bind"
-    receive_queue: int = Field(default=64, ge=2, le=10_000)
+    endpoint: Endpoint = Field(description="ipc:///path or tcp://host:port")
+    pattern: Literal["router", "pull", "sub"] = Field(
+        default="router", description="router answers each frame, the others do not"
+    )
+    attach: Literal["bind", "connect"] = Field(default="bind", description="connect: to a camera program that binds")
+    receive_queue: int = Field(default=64, ge=2, le=10_000, description="messages that ZeroMQ holds for us")
 
 
 class Results(Section):
-    endpoint: Endpoint
-    send_queue: int = Field(default=1000, ge=2, le=100_000)
+    endpoint: Endpoint = Field(description="a PUB socket binds here; every result is published")
+    send_queue: int = Field(default=1000, ge=2, le=100_000, description="results held for a slow subscriber")
 
 
 class Slots(Section):
-    count: int = Field(default=32, ge=4, le=4096)
-    bytes: int = Field(default=4 << 20, ge=4096, le=256 << 20)
+    count: int = Field(default=32, ge=4, le=4096, description="frames held at once: waiting, being decoded, in flight")
+    bytes: int = Field(
+        default=4 << 20, ge=4096, le=256 << 20, description="largest frame; a JPEG's decoded planes must fit too"
+    )
 
 
 class EngineSection(Section):
-    device: Literal["cpu"] = "cpu"
-    queue_depth: int = Field(default=2, ge=1, le=8)
-    batch_watchdog_ms: float = Field(default=2000, gt=0)
-    heartbeat_ms: float = Field(default=100, ge=5)
-    heartbeat_missed_ms: float = Field(default=150, gt=0)
-    golden_interval_s: float = Field(default=10, gt=0)
-    golden_timeout_ms: float = Field(default=2000, gt=0)
-    ready_timeout_s: float = Field(default=60, gt=0)
-    restart_budget: int = Field(default=5, ge=0)
-    restart_window_s: float = Field(default=60, gt=0)
+    device: Literal["cpu"] = Field(default="cpu", description="given or refused, never swapped")
+    queue_depth: int = Field(
+        default=2,
+        ge=1,
+        le=8,
+        description="batches that the active engine has: one runs, the others wait in its channel",
+    )
+    batch_watchdog_ms: float = Field(default=2000, gt=0, description="a batch that runs longer means a hung engine")
+    heartbeat_ms: float = Field(default=100, ge=5, description="an idle engine beats this often")
+    heartbeat_missed_ms: float = Field(default=150, gt=0, description="an idle engine silent for this long is hung")
+    golden_interval_s: float = Field(default=10, gt=0, description="the standby proves itself this often")
+    golden_timeout_ms: float = Field(
+        default=2000, gt=0, description="a golden check that takes longer means a hung engine"
+    )
+    ready_timeout_s: float = Field(
+        default=60, gt=0, description="from the start of an engine to its first right golden answer"
+    )
+    restart_budget: int = Field(
+        default=5, ge=0, description="engines that may be lost within restart_window_s; one more is `failed`"
+    )
+    restart_window_s: float = Field(default=60, gt=0, description="see restart_budget")
     cpus: list[int] = Field(default_factory=list, description="CPUs of the engines; empty: all")
 
 
 class Batching(Section):
-    mode: Literal["fixed", "window"] = "window"
-    max_size: int = Field(default=1, ge=1, le=64)
-    window_ms: float = Field(default=5, ge=0)
+    mode: Literal["fixed", "window"] = Field(
+        default="window", description="fixed waits for max_size frames; window takes what came in the window"
+    )
+    max_size: int = Field(default=1, ge=1, le=64, description="frames in a batch; the plan must hold such a size")
+    window_ms: float = Field(default=5, ge=0, description="how long the first frame of a batch waits for others")
 
 
 class Decode(Section):
     workers: int = Field(default=1, ge=0, le=16, description="JPEG decode workers; 0 refuses JPEG")
-    timeout_ms: float = Field(default=1000, gt=0)
+    timeout_ms: float = Field(
+        default=1000, gt=0, description="a JPEG that takes longer is an error, its worker is replaced"
+    )
 
 
 class Http(Section):
-    host: str = "127.0.0.1"
-    port: int = Field(default=8787, ge=0, le=65535)
+    host: str = Field(default="127.0.0.1", description="address of /healthz, /metrics, /status.json and the page")
+    port: int = Field(default=8787, ge=0, le=65535, description="0: any free one; `orind status` tells")
 
 
 class Power(Section):
@@ -104,18 +127,20 @@ class Power(Section):
 
 
 class Health(Section):
-    queue_max: int = Field(default=64, ge=1)
-    memory_max_percent: float = Field(default=90, gt=0, le=100)
+    queue_max: int = Field(default=64, ge=1, description="waiting frames above which health is 503")
+    memory_max_percent: float = Field(default=90, gt=0, le=100, description="memory in use above which health is 503")
 
 
 class Stop(Section):
-    drain_timeout_s: float = Field(default=20, gt=0, le=600)
+    drain_timeout_s: float = Field(
+        default=20, gt=0, le=600, description="a stop answers everything within this; below the unit's TimeoutStopSec"
+    )
 
 
 class Realtime(Section):
-    lock_memory: bool = False
+    lock_memory: bool = Field(default=False, description="mlockall; needs LimitMEMLOCK")
     cpus: list[int] = Field(default_factory=list, description="CPUs of the main process; empty: all")
-    fifo_priority: int = Field(default=0, ge=0, le=99)
+    fifo_priority: int = Field(default=0, ge=0, le=99, description="SCHED_FIFO priority of main; 0: none")
 
 
 RESTART_ONLY = ("slots", "run_dir", "http", "decode", "realtime")
@@ -124,7 +149,9 @@ RESTART_ONLY = ("slots", "run_dir", "http", "decode", "realtime")
 class Config(Section):
     """The whole configuration. `orind check` prints what it means."""
 
-    run_dir: str = "/run/orind"
+    run_dir: str = Field(
+        default="/run/orind", description="folder of the control socket, the instance lock and saved clocks"
+    )
     models: dict[Name, ModelEntry] = Field(min_length=1, max_length=MODELS_MAX)
     cameras: dict[CameraName, Camera] = Field(min_length=1)
     sources: list[SourceEntry] = Field(min_length=1)

@@ -100,8 +100,9 @@ def test_a_frame_that_kills_two_engines_is_poison(folder: Path, parts: Path) -> 
         [picture] = harness.part_pictures(1)
         camera.send(picture, "rgb8")
         service.wait_for(lambda s: s["frames"]["in_flight"] == 1 and not s["queue"]["length"], "the frame in flight")
-        for pid in engines:
-            os.kill(pid, signal.SIGKILL)
+        os.kill(engines[0], signal.SIGKILL)
+        service.wait_for(lambda s: s["failovers"] == 1 and s["frames"]["in_flight"] == 1, "the standby to have it")
+        os.kill(engines[1], signal.SIGKILL)
         [answer] = camera.wait_all(30)
         assert answer.outcome == "error"
         assert answer.reason is not None
