@@ -26,7 +26,7 @@ from .ledger import Ledger
 from .queues import Queues
 from .trigger import ReplySocket, Trigger
 
-STORED_ANSWER_BYTES = 64 * 1024
+STORED_ANSWER_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from .poller import Watcher
 
 log = logging.getLogger("orind")
 RESPAWN_NS = 1_000_000_000
+SILENT_NS = 5_000_000_000  # limits end after 2 s; a steward that is quiet for longer hangs
 UNLIMITED_BATCH = 1 << 16
 UNGOVERNED = {"board_w": None, "budget_w": None, "tj_c": None, "gpu_hz": None, "gpu_cap_hz": None}
 
@@ -41,6 +42,7 @@ class PowerLink:
         self._child: Child | None = None
         self._latest: Limits | None = None
         self._respawn_at_ns = 0
+        self._heard_ns = 0
         self.report: dict[str, Any] = dict(UNGOVERNED)
 
     def configure(self, section: dict[str, Any] | None, root: str) -> None:
@@ -73,9 +75,14 @@ class PowerLink:
 
     def tick(self, now_ns: int) -> None:
         """Start a steward where one is due, after the one before has ended, so that it cannot undo the new caps."""
+        if self._channel is not None and self._child is not None and now_ns - self._heard_ns > SILENT_NS:
+            log.error("the steward has been silent for %.0f s and is replaced", SILENT_NS / 1e9)
+            self._nursery.kill(self._child)
+            self._hang_up()
         gone = self._child is None or self._child.status is not None
         if self._section is not None and self._channel is None and gone and now_ns >= self._respawn_at_ns:
             self._respawn_at_ns = now_ns + RESPAWN_NS
+            self._heard_ns = now_ns
             self._spawn(self._section)
 
     def alive(self) -> bool:
@@ -103,6 +110,7 @@ class PowerLink:
             return
         try:
             received = channel.recv_all()
+            self._heard_ns = now_ns
             for data in received.messages:
                 self._take(json.loads(data))
         except (ChannelError, PowerError, ValueError, KeyError) as error:

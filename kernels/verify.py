@@ -58,8 +58,10 @@ def verify(path: Path, onnx: Path | None = None, reference: str = "import") -> V
         checks.append(Check("alignment", not off, f"{len(plan.tensors)} tensors on {ALIGN} bytes" if not off else
                             f"tensor '{off[0]}' is not aligned to {ALIGN} bytes: build the plan again"))
         try:
-            for batch in programs_from_text(plan.metadata["program"]):
-                checks.append(_golden(plan, batch))
+            programs = programs_from_text(plan.metadata["program"])
+            if not programs:
+                checks.append(Check("program", False, "the plan holds no program: build it again"))
+            checks += [_golden(plan, batch) for batch in programs]
         except ProgramError as error:
             checks.append(Check("program", False, str(error)))
         if onnx is not None and all(check.ok for check in checks):

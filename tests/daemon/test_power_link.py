@@ -16,7 +16,7 @@ from stand_ins import MS, Processes, S, turn
 
 from orind.daemon import power_command, steward
 from orind.daemon.poller import Poller
-from orind.daemon.power_link import RESPAWN_NS, PowerLink
+from orind.daemon.power_link import RESPAWN_NS, SILENT_NS, PowerLink
 from orind.ipc.channel import Channel
 from orind.ipc.stats_page import StatsWriter
 from orind.power.limits import Limits
@@ -135,6 +135,21 @@ def test_a_dead_steward_is_replaced_after_a_while(link: Link) -> None:
     assert len(link.processes.of("steward")) == 1
     link.turn(1)
     assert len(link.processes.of("steward")) == 2
+
+
+def test_a_silent_steward_is_killed_and_replaced(link: Link) -> None:
+    link.link.configure(SECTION, "/")
+    link.turn()
+    first = link.steward()
+    link.turn(SILENT_NS)
+    assert link.link.alive() and not link.processes.started[-1].killed
+    link.turn(MS)
+    assert not link.link.alive() and link.processes.started[-1].killed
+    link.processes.started[-1].child.status = -9
+    link.turn(RESPAWN_NS)
+    assert link.link.alive() and len(link.processes.of("steward")) == 2
+    link.steward().close()
+    first.close()
 
 
 def test_the_same_section_changes_nothing_another_one_starts_anew(link: Link) -> None:
