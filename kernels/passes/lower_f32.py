@@ -8,8 +8,9 @@ from ..ir.errors import refuse
 from ..ir.graph import Graph, Node
 from ..ir.reference import ACTIVATIONS
 from ..ir.steps import ActivationF32, AddF32, AveragePoolF32, ConvF32, DepthwiseF32, MulF32, Step
-from .lower import Array, Lowering, is_depthwise, pack_channels, pack_weight
 from .lower_flat import activation_parameters
+from .lowering import Array, Lowering
+from .packing import is_depthwise, pack_channels, pack_weight
 
 
 class FloatNumbers:

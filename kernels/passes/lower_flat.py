@@ -5,16 +5,12 @@ Reshapes cost nothing: they are the same bytes under another shape. Every flat t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ..ir.graph import Node
 from ..ir.reference import ACTIVATIONS
 from ..ir.steps import Binary, Cut, Join, Softmax, Transpose, Unary
-
-if TYPE_CHECKING:
-    from .lower import Lowering
+from .lowering import Lowering
 
 SAME_BYTES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Cast"})
 BINARY = {"Add": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide"}
@@ -31,7 +27,7 @@ def activation_parameters(op: str, attrs: object) -> tuple[float, float]:
     return float(attrs.get("alpha", DEFAULT_ALPHA.get(op, 0.0))), float(attrs.get("beta", 0.5))
 
 
-def lower(node: Node, out: Lowering) -> None:
+def lower_flat(node: Node, out: Lowering) -> None:
     graph = out.graph
     live = [name for name in node.inputs if name and name not in graph.constants]
     for name in live:

@@ -17,7 +17,7 @@ from orind.kernels.ir.steps import STEPS, ConvF32, Unary
 from orind.kernels.passes.arena import Lifetime, place
 from orind.kernels.passes.channel_map import map_channels
 from orind.kernels.passes.layouts import assign_layouts
-from orind.kernels.passes.lower import merged_groups
+from orind.kernels.passes.packing import merged_groups
 from orind.kernels.passes.pipeline import fuse, prepare
 
 
@@ -113,7 +113,7 @@ def test_separate_memory_for_every_buffer_gives_the_same_outputs(
         for life in lifetimes:
             offsets[life.name], at = at, at + -(-life.nbytes // 256) * 256
         return offsets, at
-    monkeypatch.setattr("orind.kernels.passes.lower.place", apart)
+    monkeypatch.setattr("orind.kernels.passes.lowering.place", apart)
     separate, _ = compiled(detector_onnx(64), 2)
     assert separate.program.arena_bytes > 3 * shared.program.arena_bytes
     fill(shared)

@@ -1,0 +1,60 @@
+"""Image nodes that move values without arithmetic, at any precision. Caller: `lower.py`.
+
+The arithmetic of all others comes from the precision's `Numbers` (`lower_f32.py`, kernels/quant/quantise.py).
+"""
+
+from __future__ import annotations
+
+from ..ir.graph import Node
+from ..ir.program import Tensor
+from ..ir.steps import Copy, MaxPool, Upsample
+from .lowering import Lowering
+from .packing import runs
+
+KEEPS_TYPE = frozenset({"MaxPool", "Resize", "Pad", "Concat", "Split"})
+
+
+def lower_image(node: Node, out: Lowering) -> None:
+    """Adds the step of an image node; those outside KEEPS_TYPE come from the precision's Numbers."""
+    x = out.tensors[node.inputs[0]]
+    if node.op not in KEEPS_TYPE:
+        readers = out.graph.consumers.get(node.output, ())
+        body_reads = any(reader.name in out.layouts.body for reader in readers)
+        dtype = out.numbers.dtype(node, node.output, body_reads)
+        out.declare(node.output, dtype, exact=x.dtype != "float32")
+        out.steps.append(out.numbers.emit(node, out))
+        return
+    types = {out.tensors[name].dtype for name in node.inputs if name in out.tensors}
+    if len(types) > 1:
+        raise out.refuse(node, f"joins tensors of types {sorted(types)}", "build with --precision fp32")
+    for name in node.outputs:
+        out.declare(name, x.dtype, exact=x.exact)
+    y = out.tensors[node.output]
+    if node.op == "MaxPool":
+        a = node.attrs
+        out.steps.append(MaxPool(node.name, x.name, y.name, a["kernel_shape"], a["strides"], a["pads"],
+                             a["dilations"]))
+    elif node.op == "Resize":
+        out.steps.append(Upsample(node.name, x.name, y.name, node.attrs["factors"]))
+    elif node.op == "Pad":
+        _pad(node, x, y, out)
+    elif node.op == "Concat":
+        at = 0
+        for index, name in enumerate(node.inputs):
+            part = out.tensors[name]
+            if (node.name, index) in out.map.copied:
+                out.steps.append(Copy(f"{node.name}#{index}", name, y.name, runs(part, y, at)))
+            at += part.shape[2]
+
+
+def _pad(node: Node, x: Tensor, y: Tensor, out: Lowering) -> None:
+    given = out.graph.constants[node.inputs[1]].tolist()
+    axes = [0, 1, 2, 3]
+    if len(node.inputs) > 3 and node.inputs[3]:
+        axes = [int(i) % 4 for i in out.graph.constants[node.inputs[3]]]
+    begin = dict(zip(axes, given, strict=False))
+    value = out.graph.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
+    if value is not None and value.any():
+        raise out.refuse(node, f"pads with {value.reshape(-1)[0]}", "only zero padding is taken here")
+    out.steps.append(Copy(node.name, x.name, y.name, runs(x, y, begin.get(1, 0)),
+                          (begin.get(2, 0), begin.get(3, 0)), clear=True))

@@ -1,0 +1,106 @@
+"""The state of one lowering: layouts, channel map, tensors, steps and packed constants; arena offsets at the end.
+
+Callers: `lower.py`, which drives it, and the emitters (`lower_images.py`, `lower_flat.py`, a precision's `Numbers`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ir.errors import UnsupportedModel, refuse
+from ..ir.graph import Graph, Node
+from ..ir.program import ALIGN, Program, Tensor
+from ..ir.steps import Step
+from .arena import Lifetime, place
+from .channel_map import ChannelMap, map_channels
+from .layouts import Layouts, assign_layouts
+
+Array = npt.NDArray[Any]
+
+
+class Numbers(Protocol):
+    """What a precision decides."""
+
+    def dtype(self, node: Node, name: str, body_reads: bool) -> str:
+        """Type of the image `name` made by `node` (not asked for nodes in KEEPS_TYPE)."""
+
+    def input_dtype(self, dtype: str) -> str:
+        """Type of the graph input whose ONNX type is `dtype`."""
+
+    def scale(self, name: str) -> float:
+        """Real value of one code of the integer image `name`."""
+
+    def emit(self, node: Node, lowering: Lowering) -> Step:
+        """The step of an image node other than those in KEEPS_TYPE; adds its constants to `lowering`."""
+
+
+class Lowering:
+    """The state of one lowering; `tensors` have no offsets yet, `constants` go into the plan."""
+
+    def __init__(self, graph: Graph, numbers: Numbers) -> None:
+        self.layouts: Layouts = assign_layouts(graph)
+        self.graph = self.layouts.graph
+        self.numbers = numbers
+        self.map: ChannelMap = map_channels(self.graph, self.layouts.image_nodes, self.layouts.images,
+                                            [i.name for i in graph.inputs])
+        self.constants: dict[str, Array] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.buffers: dict[str, str] = {}             # tensor -> buffer whose lifetime it shares
+        self.steps: list[Step] = []
+        for info in graph.inputs:
+            self.declare(info.name, numbers.input_dtype(info.dtype))
+
+    def refuse(self, node: Node, why: str, remedy: str) -> UnsupportedModel:
+        return refuse(self.graph.file, node.name, node.op, why, remedy)
+
+    def constant(self, name: str, value: Array) -> str:
+        self.constants[name] = np.ascontiguousarray(value)
+        return name
+
+    def declare(self, name: str, dtype: str, exact: bool = False, alias: str = "") -> Tensor:
+        """Adds the tensor `name`; flat ones may be an `alias` of another (same bytes, other shape)."""
+        shape = self.graph.shape(name)
+        if name in self.layouts.images:
+            view = self.map.views[name]
+            starts = self.map.starts(view.root)
+            first, end = starts[view.first], starts[view.first + len(view.sizes)]
+            segments = tuple((starts[view.first + i] - first, n) for i, n in enumerate(view.sizes))
+            _, c, h, w = shape
+            integer = dtype != "float32"
+            tensor = Tensor(name, dtype, "nhwc", (h, w, c), 0, h * w * starts[-1] * np.dtype(dtype).itemsize,
+                            self.numbers.scale(name) if integer else 1.0, integer or exact, starts[-1], first,
+                            end - first, segments)
+            self.buffers[name] = view.root
+        else:
+            size = max(1, int(np.prod(shape))) * np.dtype(dtype).itemsize
+            tensor = Tensor(name, dtype, "flat", shape, 0, size, 1.0, exact)
+            self.buffers[name] = self.buffers[alias] if alias else name
+        self.tensors[name] = tensor
+        return tensor
+
+    def program(self, batch: int) -> Program:
+        """Offsets for this batch size. Inputs and outputs keep their bytes for the whole run."""
+        last = len(self.steps)
+        pinned = {self.buffers[n] for n in (*(i.name for i in self.graph.inputs), *self.graph.outputs)}
+        first_use: dict[str, int] = {}
+        last_use: dict[str, int] = {}
+        nbytes: dict[str, int] = {}
+        for index, step in enumerate(self.steps):
+            for name in (*step.reads(), *step.writes()):
+                buffer = self.buffers[name]
+                first_use.setdefault(buffer, index)
+                last_use[buffer] = index
+        for name, tensor in self.tensors.items():
+            size = -(-tensor.frame_bytes // 64) * 64 if batch > 1 else tensor.frame_bytes
+            nbytes[self.buffers[name]] = max(nbytes.get(self.buffers[name], 0), size)
+        lives = [Lifetime(b, n * batch, -1 if b in pinned else first_use.get(b, 0),
+                          last if b in pinned else last_use.get(b, last)) for b, n in nbytes.items()]
+        offsets, total = place(lives)
+        tensors = {name: replace(t, offset=offsets[self.buffers[name]], frame_bytes=nbytes[self.buffers[name]])
+                   for name, t in self.tensors.items()}
+        return Program(batch, max(total, ALIGN), tuple(i.name for i in self.graph.inputs), self.graph.outputs, tensors,
+                       tuple(self.steps), self.graph.input_layout)
