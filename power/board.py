@@ -61,6 +61,7 @@ class BoardFacts:
     def from_dict(cls, source: object) -> BoardFacts:
         """Check everything and build; raises SettingsError with all problems and their key paths."""
         f = Fields(source, "board facts")
+        f.leave("compute")                # the time model's, checked by kernels/perf
         zones = tuple(_read_zone(z) for z in f.children("zones"))
         modes = tuple(_read_mode(m) for m in f.children("modes"))
         facts = cls(

@@ -84,6 +84,10 @@ class Fields:
             return None
         return self.whole(key, low, high)
 
+    def leave(self, key: str) -> None:
+        """`key` is known, and read by someone else."""
+        self._known.append(key)
+
     def texts(self, key: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
         """A non-empty list of non-empty texts without repetition (or the default)."""
         value = self._take(key, default is None)
