@@ -46,7 +46,8 @@ class VerifyReport:
 
 def verify(path: Path, onnx: Path | None = None, reference: str = "import") -> VerifyReport:
     """Checks a plan on the CPU executor; with `onnx`, also against that model: through our own FP32 import, or through
-    ONNX Runtime where it is named (and installed). Raises PlanError for a file that is not a plan, ModelError."""
+    ONNX Runtime where it is named (and installed). Only ONNX Runtime gives a verdict: our import shares importer and
+    executor with the plan, so it can only give a figure. Raises PlanError for a file that is not a plan, ModelError."""
     checks: list[Check] = []
     with PlanFile.open_path(path) as plan:
         try:
@@ -86,6 +87,8 @@ def _against_onnx(plan: PlanFile, onnx: Path, reference: str) -> list[Check]:
     same = hashlib.sha256(onnx.read_bytes()).hexdigest() == json.loads(plan.metadata["provenance"])["model_sha256"]
     checks = [Check("model file", same, f"{onnx.name} is the one that the plan was built from" if same else
                     f"{onnx.name} is not the file that the plan was built from: name that one, or build again")]
+    if not same:                                  # its outputs may have other shapes: nothing to compare
+        return checks
     batch = min(programs_from_text(plan.metadata["program"]))
     with CpuExecutor(plan, batch) as executor:
         entry = executor.program.tensors[executor.program.inputs[0]]
@@ -95,13 +98,13 @@ def _against_onnx(plan: PlanFile, onnx: Path, reference: str) -> list[Check]:
         got = [o[0].copy() for o in executor.run()]
         layout = executor.program.input_layout
     want = _imported(onnx, x) if reference == "import" else _runtime(onnx, x, layout)
-    precision = json.loads(plan.metadata["report"])["precision"]
+    judged = reference == "onnxruntime" and json.loads(plan.metadata["report"])["precision"] == "fp32"
     for index, (a, b) in enumerate(zip(got, want, strict=True)):
         b = b.reshape(a.shape)
         worst = float(np.abs(a - b).max() / max(float(np.abs(b).max()), 1e-30))
         noise = float(((a - b).astype(np.float64) ** 2).sum())
         db = 10 * float(np.log10(max(float((b.astype(np.float64) ** 2).sum()), 1e-30) / max(noise, 1e-30)))
-        checks.append(Check(f"output {index} against {reference}", worst <= LIMIT_FP32 if precision == "fp32" else None,
+        checks.append(Check(f"output {index} against {reference}", worst <= LIMIT_FP32 if judged else None,
                             f"largest difference {worst:.2e} of the largest value, SQNR {db:.1f} dB"))
     return checks
 

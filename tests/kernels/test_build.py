@@ -79,7 +79,8 @@ def test_golden_at_every_batch_and_verify(folder: Path, tmp_path: Path, precisio
     assert report.ok and [c.name for c in report.checks] == [
         "hash", "alignment", "golden, batch 1", "golden, batch 2", "model file", "output 0 against onnxruntime"]
     assert report.checks[-1].ok is (True if precision == "fp32" else None)
-    assert verify(out, folder / "net.onnx").ok
+    own = verify(out, folder / "net.onnx")             # the same importer and executor: a figure, never a verdict
+    assert own.ok and own.checks[-1].ok is None and own.checks[-1].name == "output 0 against import"
     exact = report.checks[2].text
     if precision == "int8":
         assert re.fullmatch(r"outputs and (\d+) of \1 steps bit for bit", exact)
@@ -95,9 +96,10 @@ def test_verify_names_damage_and_a_foreign_model(folder: Path, plan: Path, tmp_p
     report = verify(damaged)
     assert not report.ok and len(report.checks) == 1 and "is damaged in tensor" in report.checks[0].text
     other = tmp_path / "other.onnx"
-    onnx.save(detector_onnx(64, seed=5), other)
-    report = verify(plan, other)
-    assert not report.ok and "not the file that the plan was built from" in report.checks[4].text
+    onnx.save(detector_onnx(96, seed=5), other)
+    for reference in ("import", "onnxruntime"):
+        report = verify(plan, other, reference)
+        assert not report.ok and "not the file that the plan was built from" in report.checks[-1].text
     with pytest.raises(ValueError, match="reference 'oracle' is not one of import, onnxruntime"):
         verify(plan, other, "oracle")
 
