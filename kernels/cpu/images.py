@@ -25,6 +25,7 @@ from ..ir.steps import (
 )
 from .activations import activate
 from .binding import Array, Binding, Call
+from .convolution import EXACT, largest_code
 from .epilogue import bounds, clear_pads
 
 
@@ -68,24 +69,29 @@ def max_pool(step: MaxPool, at: Binding, frame: int) -> list[Call]:
 
 
 def _pool_sums(step: AveragePoolI8, at: Binding, x: Array, y: Array) -> tuple[Array, list[Call]]:
-    """float32 window sums (Ho, Wo, C); exact for codes, since a window of less than 2^16 elements stays below 2^24."""
+    """Window sums (Ho, Wo, C) as float32. Sums of codes are int32, rounded once, where float32 would not hold them."""
     (kh, kw), (sy, sx) = step.kernel, step.stride
     top, left, _, _ = step.pads
     ho, wo, channels = y.shape
     rows = max((ho - 1) * sy + kh, top + x.shape[0])
     line = max((wo - 1) * sx + kw, left + x.shape[1])
-    framed = at.scratch("pool frame", (rows, line, channels))
+    held = x.dtype.kind == "f" or kh * kw * largest_code(x.dtype) <= EXACT
+    kind = np.float32 if held else np.int32
+    framed = at.scratch("pool frame", (rows, line, channels), kind)
     inner = framed[top:top + x.shape[0], left:left + x.shape[1]]
-    sums = at.scratch("pool sums", (ho, wo, channels))
+    sums = at.scratch("pool sums", (ho, wo, channels), kind)
     calls: list[Call] = [partial(framed.fill, 0), partial(np.copyto, inner, x)]
     if (ho, wo) == (1, 1):
         window = framed[:kh, :kw]
         calls.append(partial(np.sum, window, axis=(0, 1), out=sums[0, 0]))
+    else:
+        view = np.lib.stride_tricks.sliding_window_view(framed, (kh, kw), axis=(0, 1))
+        view = view[::sy, ::sx][:ho, :wo]
+        calls.append(partial(np.sum, view, axis=(3, 4), out=sums))
+    if held:
         return sums, calls
-    view = np.lib.stride_tricks.sliding_window_view(framed, (kh, kw), axis=(0, 1))
-    view = view[::sy, ::sx][:ho, :wo]
-    calls.append(partial(np.sum, view, axis=(3, 4), out=sums))
-    return sums, calls
+    rounded = at.scratch("pool rounded", sums.shape)
+    return rounded, [*calls, partial(np.copyto, rounded, sums, casting="unsafe")]
 
 
 def average_pool_i8(step: AveragePoolI8, at: Binding, frame: int) -> list[Call]:

@@ -21,6 +21,7 @@ from .contract import Doubles
 from .scales import Scales
 
 AS_FP32 = "build with --precision fp32"
+LARGEST_WINDOW = (1 << 31) // 255
 
 
 class IntegerNumbers:
@@ -58,6 +59,8 @@ class IntegerNumbers:
         x, y = out.tensors[node.inputs[0]], out.tensors[node.output]
         if node.op in ("AveragePool", "GlobalAveragePool"):
             kernel, stride, pads = pool_window(node, graph.shape(x.name))
+            if kernel[0] * kernel[1] >= LARGEST_WINDOW:
+                raise out.refuse(node, f"sums {kernel[0]} x {kernel[1]} codes, which 32 bits may not hold", AS_FP32)
             n = counts(node, graph.shape(x.name), graph.shape(y.name))
             values = (x.scale / (n * y.scale)).astype(np.float32)
             return AveragePoolI8(node.name, x.name, y.name, out.constant(f"{node.name}/multiplier", values), kernel,

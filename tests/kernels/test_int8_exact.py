@@ -7,16 +7,20 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from compiled import fill, int8
+from compiled import fill, imported, int8
 from judge import Judge
 from models import Net, detector_onnx, random_net
 
 from orind.kernels.cpu.convolution import exact_parts
 from orind.kernels.cpu.executor import ProgramRunner
-from orind.kernels.ir.errors import ProgramError
+from orind.kernels.ir.errors import ProgramError, UnsupportedModel
 from orind.kernels.ir.program import program_from_json
 from orind.kernels.ir.steps import ConvI8, DepthwiseI8
-from orind.kernels.quant.scales import InputCode
+from orind.kernels.passes.lower import lower
+from orind.kernels.passes.pipeline import fuse, prepare
+from orind.kernels.quant.calibrate import Histogram
+from orind.kernels.quant.quantise import IntegerNumbers
+from orind.kernels.quant.scales import InputCode, assign_scales
 
 BLAZEFACE = Path(__file__).parents[2] / "configs" / "models" / "blazeface-back.onnx"
 PIXELS = InputCode("uint8", float(np.float32(1 / 255)))
@@ -130,6 +134,31 @@ def test_integer_tensor_that_the_tail_reads_too() -> None:
     x = net.silu(net.conv(net.input, 20))
     judge = judged(net.model([(x, (1, 20, 8, 8)), (net.conv(x, 4), (1, 4, 8, 8))]))
     assert judge.checked["ToFlat"] == 20 * 64
+
+
+@pytest.mark.parametrize(("code", "side", "odd"), [(PIXELS, 256, 255), (PIXELS, 257, 255), (None, 362, 127),
+                                                   (None, 364, 127)])
+def test_average_of_more_codes_than_float32_sums(code: InputCode | None, side: int, odd: int) -> None:
+    """65,793 pixels of 255 and 132,104 codes of 127 are the last whose sum is below 2^24."""
+    net = Net((1, 1, side, side))
+    mean = net.op("GlobalAveragePool", net.input)
+    runner, constants = int8(net.model([(net.conv(mean, 3, 1), (1, 3, 1, 1))]), code=code)
+    rng = np.random.default_rng(side)
+    runner.input[...] = odd - 2 * (rng.random(runner.input.shape) < 0.01)
+    judge = Judge(runner, constants)
+    judge.run()
+    assert judge.checked["AveragePoolI8"] == 1
+    kind = np.float32 if side * side * (255 if code else 128) <= 1 << 24 else np.int32
+    assert int(runner.binding.scratch("pool sums", (1,), kind)[0]) == int(runner.input.astype(np.int64).sum())
+
+
+def test_average_that_int32_does_not_hold_is_refused() -> None:
+    net = Net((1, 1, 2, 1 << 23))
+    mean = net.op("GlobalAveragePool", net.input)
+    graph = fuse(prepare(imported(net.model([(net.conv(mean, 3, 1), (1, 3, 1, 1))]))))
+    everything = {node.output: Histogram(1.0, 0.0, 1.0) for node in graph.nodes}
+    with pytest.raises(UnsupportedModel, match="sums 2 x 8388608 codes, which 32 bits may not hold"):
+        lower(graph, [1], IntegerNumbers(assign_scales(graph, everything, PIXELS)))
 
 
 def test_steady_state_allocates_nothing_large() -> None:
