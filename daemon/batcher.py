@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """fixed: wait for `max_size` frames, at most `window_ns`. window: take what came within it of the first."""
+    """Up to `max_size` frames; what came within `window_ns` of the first, or, where it is None, always `max_size`."""
 
-    mode: str
     max_size: int
-    window_ns: int
+    window_ns: int | None
 
 
 class Facts(NamedTuple):
@@ -128,7 +127,9 @@ def decide(rule: Rule, facts: Facts, predicted_ns: dict[int, int], now_ns: int) 
     largest = max((s for s in facts.sizes if s <= min(rule.max_size, facts.batch_max)), default=facts.sizes[0])
     wanted = min(facts.queued, largest)
     if wanted < largest:
-        latest = min(facts.first_ns + rule.window_ns, min(facts.deadlines_ns[:wanted]) - predicted_ns[largest])
+        latest = min(facts.deadlines_ns[:wanted]) - predicted_ns[largest]
+        if rule.window_ns is not None:
+            latest = min(latest, facts.first_ns + rule.window_ns)
         if now_ns < latest:
             return Wait(latest, f"waiting for {largest - wanted} more frames")
     size = _fitting_size(facts, predicted_ns, wanted, now_ns)

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from ..ipc.exit_codes import Exit
 from .checker import Checked, check, describe
 
 
@@ -19,6 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if not options.config.is_file():
+        print(f"orind check: {options.config}: no such file", file=sys.stderr)
+        return Exit.NO_INPUT
     checked = check(options.config)
     try:
         if options.json:
@@ -27,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
             print("\n".join(checked.problems), file=sys.stderr)
         else:
             print("\n".join(lines(options.config, checked)))
-        return 78 if checked.problems else 0
+        return Exit.CONFIGURATION if checked.problems else Exit.DONE
     finally:
         checked.close()
 

@@ -1,6 +1,6 @@
 """The command `orind`: one sub-command a module, imported only when it is the one that was asked for.
 
-Invariant: errors go to stderr as one sentence without a traceback, and the exit code says what kind (see EXIT_CODES).
+Invariant: errors go to stderr as one sentence without a traceback, and the exit code says what kind.
 """
 
 from __future__ import annotations
@@ -9,15 +9,7 @@ import argparse
 import importlib
 import sys
 
-EXIT_CODES = """exit codes:
-  0   done
-  1   could not be done (verification failed, frames not answered, reload refused)
-  2   wrong usage
-  65  bad data: a plan, model, image or answer that cannot be used
-  66  a file that was named does not exist or cannot be read
-  69  the daemon is not running, or something it needs is missing
-  75  busy: a second instance, a port or endpoint in use; try again later
-  78  bad configuration"""
+from ..ipc.exit_codes import Exit, table
 
 COMMANDS = {
     "serve": ("orind.daemon.serve", "run the daemon"),
@@ -46,11 +38,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if command is None:
         parser.print_help()
-        return 2
+        return Exit.USAGE
     try:
         return int(importlib.import_module(COMMANDS[command][0]).run(options))
     except KeyboardInterrupt:
-        return 130
+        return Exit.INTERRUPTED
     except BrokenPipeError:
         # the reader of our output has gone, as in `orind listen | head`
         sys.stderr.close()
@@ -62,7 +54,7 @@ def _parser(argv: list[str]) -> tuple[argparse.ArgumentParser, str | None]:
     parser = argparse.ArgumentParser(
         prog="orind",
         description="Edge inference daemon for NVIDIA Jetson Orin: every trigger answered in time, or told why not.",
-        epilog=EXIT_CODES,
+        epilog=f"exit codes:\n{table()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")

@@ -34,7 +34,7 @@ Endpoint = Annotated[str, Field(pattern=r"^(ipc|tcp)://.+$"), AfterValidator(_us
 class Section(BaseModel):
     """A table of the configuration: unknown keys are refused, values are not coerced from other types."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
 class ModelEntry(Section):
@@ -83,35 +83,35 @@ class EngineSection(Section):
         le=8,
         description="batches that the active engine has: one runs, the others wait in its channel",
     )
-    batch_watchdog_ms: float = Field(default=2000, gt=0, description="a batch that runs longer means a hung engine")
-    heartbeat_ms: float = Field(default=100, ge=5, description="an idle engine beats this often")
-    heartbeat_missed_ms: float = Field(default=150, gt=0, description="an idle engine silent for this long is hung")
-    golden_interval_s: float = Field(default=10, gt=0, description="the standby proves itself this often")
+    batch_watchdog_ms: float = Field(default=2000, gt=0, le=600_000, description="a batch that runs longer: hung")
+    heartbeat_ms: float = Field(default=100, ge=5, le=60_000, description="an idle engine beats this often")
+    heartbeat_missed_ms: float = Field(default=150, gt=0, le=600_000, description="an idle engine so long silent: hung")
+    golden_interval_s: float = Field(default=10, gt=0, le=86_400, description="the standby proves itself this often")
     golden_timeout_ms: float = Field(
-        default=2000, gt=0, description="a golden check that takes longer means a hung engine"
+        default=2000, gt=0, le=600_000, description="a golden check that takes longer means a hung engine"
     )
     ready_timeout_s: float = Field(
-        default=60, gt=0, description="from the start of an engine to its first right golden answer"
+        default=60, gt=0, le=3600, description="from the start of an engine to its first right golden answer"
     )
     restart_budget: int = Field(
         default=5, ge=0, description="engines that may be lost within restart_window_s; one more is `failed`"
     )
-    restart_window_s: float = Field(default=60, gt=0, description="see restart_budget")
+    restart_window_s: float = Field(default=60, gt=0, le=86_400, description="see restart_budget")
     cpus: list[int] = Field(default_factory=list, description="CPUs of the engines; empty: all")
 
 
 class Batching(Section):
     mode: Literal["fixed", "window"] = Field(
-        default="window", description="fixed waits for max_size frames; window takes what came in the window"
+        default="window", description="fixed waits for max_size frames while deadlines allow; window: see window_ms"
     )
     max_size: int = Field(default=1, ge=1, le=64, description="frames in a batch; the plan must hold such a size")
-    window_ms: float = Field(default=5, ge=0, description="how long the first frame of a batch waits for others")
+    window_ms: float = Field(default=5, ge=0, le=60_000, description="mode window: how long the first frame waits")
 
 
 class Decode(Section):
     workers: int = Field(default=1, ge=0, le=16, description="JPEG decode workers; 0 refuses JPEG")
     timeout_ms: float = Field(
-        default=1000, gt=0, description="a JPEG that takes longer is an error, its worker is replaced"
+        default=1000, gt=0, le=600_000, description="a JPEG that takes longer is an error, its worker is replaced"
     )
 
 
@@ -133,7 +133,7 @@ class Health(Section):
 
 class Stop(Section):
     drain_timeout_s: float = Field(
-        default=20, gt=0, le=600, description="a stop answers everything within this; below the unit's TimeoutStopSec"
+        default=20, gt=0, le=30, description="a stop answers everything within this; below the unit's TimeoutStopSec"
     )
 
 
@@ -202,14 +202,11 @@ class Config(Section):
                 f"engine.heartbeat_missed_ms: {engine.heartbeat_missed_ms:g} must be above "
                 f"engine.heartbeat_ms = {engine.heartbeat_ms:g}"
             )
-        if self.batching.mode == "fixed" and self.batching.max_size > 1 and self.batching.window_ms <= 0:
-            found.append(
-                "batching.window_ms: must be above 0 where batching.mode is fixed, or a part batch waits for ever"
-            )
         tightest = min(c.deadline_ms for c in self.cameras.values())
-        if self.batching.max_size > 1 and self.batching.window_ms >= tightest:
+        batching = self.batching
+        if batching.mode == "window" and batching.max_size > 1 and batching.window_ms >= tightest:
             found.append(
-                f"batching.window_ms: {self.batching.window_ms:g} leaves nothing of the tightest "
+                f"batching.window_ms: {batching.window_ms:g} leaves nothing of the tightest "
                 f"cameras.*.deadline_ms = {tightest:g}"
             )
         if self.stop.drain_timeout_s * 1000 <= engine.batch_watchdog_ms:

@@ -81,7 +81,7 @@ class Daemon:
         """The start list; what each step opens is closed in reverse."""
         nursery, poller, opened = self._nursery, self._poller, stack.callback
         run_dir = Path(config.run_dir)
-        self.ring = SlotRing(config.slots.count, config.slots.bytes)
+        self.ring = SlotRing(config.slots.count, config.slots.bytes, sealed=not config.decode.workers)
         opened(self.ring.close)
         self.ledger = Ledger()
         self.stamps = StampPolicy()
@@ -98,8 +98,7 @@ class Daemon:
         self._launcher = Launcher(nursery, self.ring)
         self.generation = self.new_generation(config, plans)
         opened(self._close_generations)
-        timeout_ns = int(config.decode.timeout_ms * 1e6)
-        self._decoders = DecodePool(nursery, poller, self.ring, config.decode.workers, timeout_ns)
+        self._decoders = DecodePool(nursery, poller, self.ring, config.decode)
         serving = self.generation.serving()
         self.pipeline = Pipeline(serving, self.ring, self.ledger, self._decoders, self.endpoints.publish)
         self._decoders.receiver = self.pipeline

@@ -19,6 +19,7 @@ from ..ipc.channel import Channel, make_pair
 from ..ipc.engine_messages import STATUS_OK
 from ..ipc.errors import ChannelError
 from ..ipc.slots import Slot, SlotRing
+from .config import Decode
 from .nursery_client import Child, NurseryClient
 from .poller import Watcher
 from .trigger import Trigger
@@ -60,13 +61,13 @@ class Worker:
 class DecodePool:
     """All workers, and the frames that wait for one."""
 
-    def __init__(self, nursery: NurseryClient, watcher: Watcher, ring: SlotRing, workers: int, timeout_ns: int) -> None:
+    def __init__(self, nursery: NurseryClient, watcher: Watcher, ring: SlotRing, settings: Decode) -> None:
         self.receiver: Receiver | None = None
         self._nursery = nursery
         self._watcher = watcher
         self._ring = ring
-        self._wanted = workers
-        self._timeout_ns = timeout_ns
+        self._wanted = settings.workers
+        self._timeout_ns = int(settings.timeout_ms * 1e6)
         self._workers: list[Worker] = []
         self._waiting: deque[Trigger] = deque()
         self._numbers = itertools.count(1)

@@ -16,10 +16,12 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+from ..ipc.exit_codes import Exit
 from ..kernels.pre import jpeg
+from ..power.sysfs import Sysfs
 
 # L4T releases whose paths and names the board facts were written for; others are served with a warning
-KNOWN_L4T = ("R36.3", "R36.4", "R36.5", "R39.2")
+KNOWN_L4T = ("36.3", "36.4", "36.5", "39.2")
 LEAST_FREE_MIB = 256
 
 
@@ -34,7 +36,7 @@ class Finding:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "example: orind doctor --json\nexit code 0: can serve (warnings allowed); 1: something essential is missing"
+        "example: orind doctor --json\nexit code 0: can serve (warnings allowed); 69: something essential is missing"
     )
     parser.add_argument("--json", action="store_true", help="as one JSON list")
 
@@ -46,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         for finding in findings:
             print(f"{finding.level:8} {finding.name:10} {finding.text}")
-    return 1 if any(f.level == "error" for f in findings) else 0
+    return Exit.UNAVAILABLE if any(f.level == "error" for f in findings) else Exit.DONE
 
 
 def _python() -> Finding:
@@ -85,20 +87,12 @@ def _notify() -> Finding:
 
 
 def _board() -> Finding:
-    release = Path("/etc/nv_tegra_release")
-    try:
-        words = release.read_text().replace(",", " ").split()
-    except OSError:
-        return Finding("board", "ok", f"not a Jetson ({platform.machine()}): CPU engines only")
-    number = words[words.index("REVISION:") + 1] if "REVISION:" in words else "?"
-    version = f"{words[1]}.{number}" if len(words) > 1 else "?"
-    known = any(version.startswith(k) for k in KNOWN_L4T)
-    text = f"L4T {version}" + ("" if known else f" has not been tested (known: {', '.join(KNOWN_L4T)})")
+    release = Sysfs("/").read_release()
+    if release is None:
+        return Finding("board", "ok", f"not a Jetson ({platform.machine()})")
+    known = any(release.startswith(k) for k in KNOWN_L4T)
+    text = f"L4T {release}" + ("" if known else f" has not been tested (known: {', '.join(KNOWN_L4T)})")
     return Finding("board", "ok" if known else "warning", text)
-
-
-def _gpu() -> Finding:
-    return Finding("gpu", "ok", "this version has no CUDA executor: engine.device is cpu")
 
 
 def _memory() -> Finding:
@@ -117,4 +111,4 @@ def _limits() -> Finding:
     return Finding("limits", level, f"{soft} open files, {locked} of locked memory")
 
 
-CHECKS: tuple[Callable[[], Finding], ...] = (_python, _libraries, _jpeg, _notify, _board, _gpu, _memory, _limits)
+CHECKS: tuple[Callable[[], Finding], ...] = (_python, _libraries, _jpeg, _notify, _board, _memory, _limits)

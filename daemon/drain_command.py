@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..ipc.exit_codes import Exit
 from .control_options import add_run_dir, ask
 
 TIMEOUT_S = 5.0
@@ -17,6 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     answer = ask(options, {"op": "drain"}, TIMEOUT_S)
     if answer is None:
-        return 69
+        return Exit.UNAVAILABLE
     print(answer["result"])
-    return 0
+    return Exit.DONE

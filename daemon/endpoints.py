@@ -15,7 +15,7 @@ from ..ipc.errors import EndpointError
 from ..ipc.lock import InstanceLock, lock_endpoint
 from ..ipc.sink import ResultSink
 from ..ipc.source import Source
-from .config import Config, SourceEntry
+from .config import Config, Results, SourceEntry
 from .poller import Poller
 
 OnFrames = Callable[[Source, int], None]
@@ -29,7 +29,7 @@ class Endpoints:
         self._slot_bytes = slot_bytes
         self._locks: dict[str, InstanceLock | None] = {}
         self.sources: dict[str, tuple[SourceEntry, Source]] = {}
-        self._sink: tuple[str, ResultSink] | None = None
+        self._sink: tuple[Results, ResultSink] | None = None
 
     def open(self, config: Config) -> list[str]:
         """Open what the configuration names and is not open yet. Returns what differs but needs a restart.
@@ -55,13 +55,12 @@ class Endpoints:
                 notes.append(f"sources: '{entry.name}' has changed, which takes effect at the next restart")
         for name in set(self.sources) - {entry.name for entry in config.sources}:
             notes.append(f"sources: '{name}' was removed, it stays open until the next restart")
-        if config.results is not None:
-            if self._sink is None:
-                self._lock(config.results.endpoint)
-                sink = ResultSink(self._context, config.results.endpoint, hwm=config.results.send_queue)
-                self._sink = (config.results.endpoint, sink)
-            elif self._sink[0] != config.results.endpoint:
-                notes.append("results.endpoint has changed, which takes effect at the next restart")
+        if self._sink is not None and self._sink[0] != config.results:
+            notes.append("results has changed, which takes effect at the next restart")
+        elif self._sink is None and config.results is not None:
+            self._lock(config.results.endpoint)
+            sink = ResultSink(self._context, config.results.endpoint, hwm=config.results.send_queue)
+            self._sink = (config.results, sink)
         return notes
 
     def watch(self, poller: Poller, on_frames: OnFrames) -> None:

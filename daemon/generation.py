@@ -89,7 +89,7 @@ class Generation:
             for index, p in enumerate(self.plans)
         }  # fmt: skip
         batching = self.config.batching
-        rule = Rule(batching.mode, batching.max_size, int(batching.window_ms * 1e6))
+        rule = Rule(batching.max_size, int(batching.window_ms * 1e6) if batching.mode == "window" else None)
         return Serving(
             self.number, Intake(self.config, tensors, self._stamps), rule, self.config.engine.queue_depth, views
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,6 +26,7 @@ from .status_page import render
 
 STALE_NS = 2_000_000_000
 REQUEST_TIMEOUT_S = 5
+CONNECTIONS_MAX = 16
 
 
 def health(status: dict[str, Any], age_ns: int, memory: float) -> tuple[int, list[str]]:
@@ -93,12 +95,27 @@ class HttpServer(ThreadingHTTPServer):
     """Serves on a socket that main has bound already, so that a port in use is main's error at start."""
 
     daemon_threads = True
+    request_queue_size = CONNECTIONS_MAX
 
     def __init__(self, listener: socket.socket, stats: StatsReader) -> None:
         self.stats = stats
+        self._room = threading.Semaphore(CONNECTIONS_MAX)
         super().__init__(listener.getsockname()[:2], Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """At most CONNECTIONS_MAX at a time, one more is closed unread: slow readers cost a bound of threads."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
 
     def server_bind(self) -> None:
         """Bound by main."""

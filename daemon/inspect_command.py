@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..ipc.exit_codes import Exit
 from ..kernels.ir.errors import ProgramError
 from ..kernels.model import interface_of
 from ..kernels.plan.file import PlanFile
@@ -25,19 +26,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if not options.plan.is_file():
         print(f"orind inspect: {options.plan}: no such file", file=sys.stderr)
-        return 66
+        return Exit.NO_INPUT
     try:
         with PlanFile.open_path(options.plan) as plan:
             plan.verify()
             table = describe(plan)
     except KeyError as error:
         print(f"orind inspect: {options.plan}: it holds no {error.args[0]}: make it with orind build", file=sys.stderr)
-        return 65
+        return Exit.DATA
     except (PlanError, SpecError, ProgramError, DecoderError) as error:
         print(f"orind inspect: {error}", file=sys.stderr)
-        return 65
+        return Exit.DATA
     print(json.dumps(table) if options.json else "\n".join(lines(options.plan, table)))
-    return 0
+    return Exit.DONE
 
 
 def describe(plan: PlanFile) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class Intake:
     ) -> None:
         """`inputs`: dtype and shape (with a batch axis of 1) that a model of task `tensor` takes, by model."""
         self._cameras = config.cameras
+        self.cameras = frozenset(config.cameras)
         self.stamps = stamps
         self._inputs = inputs
         self._slot_bytes = config.slots.bytes

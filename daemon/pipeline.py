@@ -231,10 +231,10 @@ class Pipeline:
 
     def change_generation(self, serving: Serving, now_ns: int) -> None:
         """Serve under a new configuration: what waits is admitted anew, what is in flight ends where it is."""
+        for camera in self.serving.intake.cameras - serving.intake.cameras:
+            self._identities.forget(camera)
         self.serving = serving
-        for frame in self.queues.take_all():
-            if not self._readmitted(frame, now_ns):
-                continue
+        for frame in filter(lambda f: self._readmitted(f, now_ns), self.queues.take_all()):
             if frame.suspect:
                 self.queues.retry.append(frame)
             else:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from ..ipc.exit_codes import Exit
 from ..power.actuators import restore_saved
 from ..power.errors import PowerError
 from .control_options import add_run_dir
@@ -22,6 +23,6 @@ def run(options: argparse.Namespace) -> int:
         done = restore_saved(Path(options.run_dir) / "power-state.json")
     except (PowerError, OSError) as error:
         print(f"orind power: {error}", file=sys.stderr)
-        return 1
+        return Exit.FAILED
     print("\n".join(done) if done else "nothing to restore")
-    return 0
+    return Exit.DONE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from ..ipc.exit_codes import Exit
 from .control_options import add_run_dir, ask
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -22,10 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     answer = ask(options, {"op": "reload", "wait": options.wait}, options.timeout)
     if answer is None:
-        return 69
+        return Exit.UNAVAILABLE
     for problem in answer.get("problems", []):
         print(problem, file=sys.stderr)
     for note in answer.get("notes", []):
         print(f"note: {note}", file=sys.stderr)
     print(answer["result"])
-    return 0 if answer["ok"] else 1
+    return Exit.DONE if answer["ok"] else Exit.FAILED

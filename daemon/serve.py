@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from ..ipc.errors import EndpointError, IpcError
+from ..ipc.exit_codes import Exit
 from ..ipc.lock import InstanceLock
 from .config import Config
 from .daemon import Daemon
@@ -29,13 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if not options.config.is_file():
+        return _refuse(f"{options.config}: no such file", Exit.NO_INPUT)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
     signals = SignalInbox.install_early()
     try:
         manager = ServiceManager(connect())
         nursery = NurseryClient()
     except (NotifyError, OSError) as error:
-        return _refuse(str(error), 69)
+        return _refuse(str(error), Exit.UNAVAILABLE)
     poller = Poller()
     try:
         check = _check(options.config, nursery, poller)
@@ -43,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         assert answer is not None
         if answer["problems"]:
             print("\n".join(answer["problems"]), file=sys.stderr)
-            return 78
+            return Exit.CONFIGURATION
         config = Config.model_validate(answer["config"])
         Path(config.run_dir).mkdir(parents=True, exist_ok=True)
         with InstanceLock(Path(config.run_dir) / "lock"):
@@ -54,12 +57,14 @@ def run(options: argparse.Namespace) -> int:
             finally:
                 daemon.close()
     except EndpointError as error:
-        return _refuse(str(error), 75)
+        return _refuse(str(error), Exit.BUSY)
     except (IpcError, RealtimeError, NurseryDied) as error:
-        return _refuse(str(error), 1)
+        return _refuse(str(error), Exit.FAILED)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _refuse(f"{where}{error.strerror or error}", 75 if error.errno == errno.EADDRINUSE else 1)
+        return _refuse(
+            f"{where}{error.strerror or error}", Exit.BUSY if error.errno == errno.EADDRINUSE else Exit.FAILED
+        )
     finally:
         nursery.close()
         signals.close()

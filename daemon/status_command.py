@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from ..ipc.exit_codes import Exit
 from .control_options import add_run_dir, ask
 from .trigger import OUTCOMES
 
@@ -23,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     status = ask(options, {"op": "status"}, TIMEOUT_S)
     if status is None:
-        return 69
+        return Exit.UNAVAILABLE
     print(json.dumps(status) if options.json else "\n".join(lines(status)))
-    return 0 if status["health"]["ok"] else 1
+    return Exit.DONE if status["health"]["ok"] else Exit.FAILED
 
 
 def lines(status: dict[str, Any]) -> list[str]:

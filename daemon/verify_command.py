@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from ..ipc.exit_codes import Exit
 from ..kernels.ir.errors import ModelError, ProgramError
 from ..kernels.plan.layout import PlanError
 from ..kernels.spec import SpecError
@@ -29,22 +30,22 @@ def run(options: argparse.Namespace) -> int:
     for path in (options.plan, *([options.onnx] if options.onnx else [])):
         if not path.is_file():
             print(f"orind verify: {path}: no such file", file=sys.stderr)
-            return 66
+            return Exit.NO_INPUT
     try:
         report = verify(options.plan, options.onnx, options.reference)
     except KeyError as error:
         print(f"orind verify: {options.plan}: it holds no {error.args[0]}: make it with orind build", file=sys.stderr)
-        return 65
+        return Exit.DATA
     except (PlanError, ModelError, SpecError, ProgramError) as error:
         print(f"orind verify: {error}", file=sys.stderr)
-        return 65
+        return Exit.DATA
     except ImportError as error:
         print(f"orind verify: {error.name} is missing; install orind[build] or orind[test]", file=sys.stderr)
-        return 69
+        return Exit.UNAVAILABLE
     if options.json:
         print(json.dumps({"ok": report.ok, "checks": [asdict(check) for check in report.checks]}))
     else:
         words = {True: "ok", False: "FAILED", None: "-"}
         for check in report.checks:
             print(f"{words[check.ok]:7} {check.name:24} {check.text}")
-    return 0 if report.ok else 1
+    return Exit.DONE if report.ok else Exit.FAILED

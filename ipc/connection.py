@@ -28,7 +28,8 @@ class Connection:
         """Whether a peer is there, as far as is known now."""
         while self._monitor.poll(0):
             event = recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
-            self._peers += 1 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else -1
+            # a connection whose handshake failed is disconnected without having counted
+            self._peers = self._peers + 1 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else max(0, self._peers - 1)
         return self._peers > 0
 
     def wait(self, timeout_s: float) -> bool:

@@ -12,7 +12,8 @@ import sys
 
 from .client import Subscriber
 from .errors import IpcError
-from .publish import EXIT_FAILED, EXIT_OK, EXIT_USAGE, count_of, positive
+from .exit_codes import Exit
+from .publish import count_of, positive
 from .result_text import result_line
 
 DEFAULT_ENDPOINT = "ipc:///run/orind/results"
@@ -38,17 +39,17 @@ def run(args: argparse.Namespace) -> int:
                 print(json.dumps(result.raw) if args.json else result_line(result), flush=True)
                 heard += 1
                 if heard == args.count:
-                    return EXIT_OK
+                    return Exit.DONE
     except KeyboardInterrupt:
-        return EXIT_OK
+        return Exit.DONE
     except BrokenPipeError:
         # `| head` went away; the interpreter would complain once more when it flushes stdout at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
+        return Exit.DONE
     except IpcError as error:
         print(f"orind listen: {error}", file=sys.stderr)
-        return EXIT_USAGE
+        return Exit.USAGE
     if heard and args.count is None:
-        return EXIT_OK
+        return Exit.DONE
     print(f"orind listen: {heard} results came, then none for {args.timeout:g} s", file=sys.stderr)
-    return EXIT_FAILED
+    return Exit.FAILED

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from .client import Publisher
 from .errors import EndpointError, ImageError, IpcError, WireError
+from .exit_codes import Exit
 from .picture_files import MissingFile, UnreadableFile, find_files, load
 from .result_text import result_line
 from .wire import ENCODINGS, Result
 
 DEFAULT_ENDPOINT = "ipc:///run/orind/frames"
-EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NO_INPUT, EXIT_UNAVAILABLE = 0, 1, 2, 65, 66, 69
 PROGRESS_S = 2.0
 FILES_KEPT = 64
 EXAMPLE = "example: orind publish photos/ --camera line1 --rate 20 --count 100"
@@ -64,13 +64,13 @@ def run(args: argparse.Namespace) -> int:
         ) as camera:
             return _publish(camera, files, args)
     except MissingFile as error:
-        return _say(error, EXIT_NO_INPUT)
+        return _say(error, Exit.NO_INPUT)
     except (UnreadableFile, ImageError) as error:
-        return _say(error, EXIT_DATA)
+        return _say(error, Exit.DATA)
     except (WireError, EndpointError) as error:
-        return _say(error, EXIT_USAGE)
+        return _say(error, Exit.USAGE)
     except IpcError as error:
-        return _say(error, EXIT_UNAVAILABLE)
+        return _say(error, Exit.UNAVAILABLE)
 
 
 def _say(error: IpcError, code: int) -> int:
@@ -98,14 +98,14 @@ def _publish(camera: Publisher, files: list[Path], args: argparse.Namespace) -> 
     except KeyboardInterrupt:
         print("orind publish: stopped", file=sys.stderr)
     if not dealer:
-        return EXIT_OK if camera.sent == count else EXIT_FAILED
+        return Exit.DONE if camera.sent == count else Exit.FAILED
     outcomes = ", ".join(f"{n} {outcome}" for outcome, n in sorted(tally.items())) or "none"
     print(f"sent {camera.sent}, answered {camera.answered}: {outcomes}; {camera.resent} sent again", file=sys.stderr)
     if missing := camera.unanswered:
         listed = ", ".join(str(seq) for seq in missing[:10]) + (", ..." if len(missing) > 10 else "")
         print(f"orind publish: not answered within {args.timeout:g} s: seq {listed}", file=sys.stderr)
-        return EXIT_FAILED
-    return EXIT_OK if camera.sent == count else EXIT_FAILED
+        return Exit.FAILED
+    return Exit.DONE if camera.sent == count else Exit.FAILED
 
 
 def _wait_until(due_s: float, camera: Publisher, dealer: bool, tally: Counter[str]) -> None:

@@ -25,8 +25,11 @@ class Slot:
 class SlotRing:
     """`count` slots of at least `size` bytes each, page aligned (so that CUDA can register one alone). Main's end."""
 
-    def __init__(self, count: int, size: int) -> None:
-        """Allocates all of it. Raises IpcError when memory is short."""
+    def __init__(self, count: int, size: int, *, sealed: bool = False) -> None:
+        """Allocates all of it. sealed: nobody else can ever map it writable, so there can be no decode workers.
+
+        Raises IpcError when memory is short.
+        """
         if count < 1 or size < 1:
             raise SlotError(f"{count} slots of {size} bytes: both must be at least 1")
         self.count = count
@@ -34,6 +37,8 @@ class SlotRing:
         self.pitch = shared_memory.round_to_page(size)
         self.fd = shared_memory.create("orind-slots", count * self.pitch)
         self._map = shared_memory.map_fd(self.fd, count * self.pitch, writable=True)
+        if sealed:
+            shared_memory.seal_writes(self.fd)
         whole = memoryview(self._map)
         self._views = [whole[i * self.pitch : i * self.pitch + size] for i in range(count)]
         whole.release()
@@ -77,10 +82,6 @@ class SlotRing:
     def writable_fd(self) -> int:
         """A new descriptor for a decode worker, which writes planes into slots. The caller closes it."""
         return os.dup(self.fd)
-
-    def seal_writes(self) -> None:
-        """No further writable mapping for anybody: call it where no decode worker will ever be started."""
-        shared_memory.seal_writes(self.fd)
 
     def close(self) -> None:
         if self.fd >= 0:

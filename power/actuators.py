@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .board import BoardFacts
 from .errors import PowerError, SysfsError
-from .sysfs import Sysfs
+from .sysfs import DEVFREQ, Sysfs
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Caps:
         self._state_path = state_path
         found = self._sysfs.find_devfreq(facts.gpu_nodes)
         if found is None:
-            raise PowerError(f"no GPU clock under {self._sysfs.root}: no device of /sys/class/devfreq has the node "
+            raise PowerError(f"no GPU clock under {self._sysfs.root}: no device of /{DEVFREQ} has the node "
                              f"name {' or '.join(facts.gpu_nodes)}; is the GPU driver loaded?")
         self._max_path = f"{found}/max_freq"
         self.gpu_table_hz = tuple(sorted(set(self._sysfs.read_ints(f"{found}/available_frequencies"))))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .board import BoardFacts, Zone
 from .errors import SysfsError
-from .sysfs import Sysfs
+from .sysfs import DEVFREQ, Sysfs
 
 # Outside of this range an Orin is not running: forum reports of -62, -110 and -256 C are failed reads, and the module
 # switches itself off at 105 C (118 C Industrial).
@@ -122,7 +122,7 @@ class Sensors:
         # the load is a nicety (it stays at 0 on some JetPack 7 boards), so its absence is no fault: pass None
         try:
             if self._devfreq is None:
-                raise SysfsError("sys/class/devfreq", f"has no GPU ({' or '.join(self._facts.gpu_nodes)})")
+                raise SysfsError(DEVFREQ, f"has no GPU ({' or '.join(self._facts.gpu_nodes)})")
             return self._sysfs.read_int(f"{self._devfreq}/{name}")
         except SysfsError as error:
             if faults is not None:

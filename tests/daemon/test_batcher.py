@@ -22,8 +22,8 @@ def facts(queued: int, *, first: int = NOW, deadlines: tuple[int, ...] | None = 
     return Facts(queued, first, ends, sizes, in_flight, depth, batch_max, earliest)
 
 
-FIXED = Rule("fixed", 4, 20 * MS)
-WINDOW = Rule("window", 8, 5 * MS)
+FIXED = Rule(4, None)
+WINDOW = Rule(8, 5 * MS)
 
 
 def test_waits_without_a_date_while_there_is_nothing_to_do() -> None:
@@ -42,25 +42,31 @@ def test_a_full_batch_starts_at_once(rule: Rule) -> None:
     assert decision == Go(rule.max_size, rule.max_size, "batch is full")
 
 
-@pytest.mark.parametrize("rule", [FIXED, WINDOW])
-def test_a_part_batch_waits_for_the_window_exactly(rule: Rule) -> None:
-    end = NOW + rule.window_ns
-    waiting = f"waiting for {rule.max_size - 3} more frames"
-    assert decide(rule, facts(3), PREDICTED, NOW) == Wait(end, waiting)
-    assert decide(rule, facts(3), PREDICTED, end - 1) == Wait(end, waiting)
-    assert decide(rule, facts(3), PREDICTED, end) == Go(3, 4, "window or deadline reached")
+def test_a_part_batch_waits_for_the_window_exactly() -> None:
+    end, waiting = NOW + 5 * MS, "waiting for 5 more frames"
+    assert decide(WINDOW, facts(3), PREDICTED, NOW) == Wait(end, waiting)
+    assert decide(WINDOW, facts(3), PREDICTED, end - 1) == Wait(end, waiting)
+    assert decide(WINDOW, facts(3), PREDICTED, end) == Go(3, 4, "window or deadline reached")
+
+
+def test_a_fixed_size_waits_as_long_as_the_deadlines_allow() -> None:
+    deadline = NOW + 300 * MS
+    latest = deadline - PREDICTED[4]
+    waiting = facts(3, deadlines=(deadline, deadline + MS, deadline + MS))
+    assert decide(FIXED, waiting, PREDICTED, NOW + 200 * MS) == Wait(latest, "waiting for 1 more frames")
+    assert decide(FIXED, waiting, PREDICTED, latest) == Go(3, 4, "window or deadline reached")
 
 
 def test_size_one_never_waits() -> None:
-    assert decide(Rule("fixed", 1, 20 * MS), facts(3), PREDICTED, NOW) == Go(1, 1, "batch is full")
+    assert decide(Rule(1, 20 * MS), facts(3), PREDICTED, NOW) == Go(1, 1, "batch is full")
 
 
 def test_no_window_takes_what_is_there() -> None:
-    assert decide(Rule("window", 8, 0), facts(5), PREDICTED, NOW) == Go(5, 8, "window or deadline reached")
+    assert decide(Rule(8, 0), facts(5), PREDICTED, NOW) == Go(5, 8, "window or deadline reached")
 
 
 def test_the_deadline_of_any_of_the_frames_beats_the_window() -> None:
-    rule = Rule("fixed", 4, 500 * MS)
+    rule = Rule(4, 500 * MS)
     tight = NOW + 60 * MS
     for deadlines in ((tight, FAR), (FAR, tight)):
         latest = tight - PREDICTED[4]
@@ -89,12 +95,12 @@ def test_power_limits_bound_the_batch() -> None:
 
 def test_a_plan_without_a_size_that_small_runs_its_smallest() -> None:
     only = {4: 25 * MS}
-    assert decide(Rule("window", 1, 0), facts(2, sizes=(4,)), only, NOW) == Go(2, 4, "window or deadline reached")
+    assert decide(Rule(1, 0), facts(2, sizes=(4,)), only, NOW) == Go(2, 4, "window or deadline reached")
 
 
 def test_the_smallest_size_that_holds_the_frames() -> None:
-    assert decide(Rule("window", 8, 0), facts(2), PREDICTED, NOW) == Go(2, 4, "window or deadline reached")
-    assert decide(Rule("window", 8, 0), facts(1), PREDICTED, NOW) == Go(1, 1, "window or deadline reached")
+    assert decide(Rule(8, 0), facts(2), PREDICTED, NOW) == Go(2, 4, "window or deadline reached")
+    assert decide(Rule(8, 0), facts(1), PREDICTED, NOW) == Go(1, 1, "window or deadline reached")
 
 
 def test_decisions_hold_their_promises_whatever_the_facts() -> None:
@@ -103,7 +109,7 @@ def test_decisions_hold_their_promises_whatever_the_facts() -> None:
         sizes = tuple(sorted(rng.sample([1, 2, 4, 8, 16], rng.randint(1, 4))))
         queued = rng.randint(0, 20)
         deadlines = tuple(NOW + rng.randint(1, 200) * MS for _ in range(min(queued, sizes[-1])))
-        rule = Rule(rng.choice(["fixed", "window"]), rng.choice([1, 4, 16]), rng.choice([0, 5 * MS, 50 * MS]))
+        rule = Rule(rng.choice([1, 4, 16]), rng.choice([None, 0, 5 * MS, 50 * MS]))
         given = Facts(queued, NOW - rng.randint(0, 60) * MS, deadlines, sizes, rng.randint(0, 2), 2,
                       rng.choice([1, 4, 64]), rng.choice([0, NOW + MS]))
         predicted = {size: size * rng.randint(0, 20) * MS for size in sizes}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from stand_ins import MS, DecoderStandIn, Processes, S, turn
 
+from orind.daemon.config import Decode
 from orind.daemon.decode_pool import RESPAWN_NS, START_TIMEOUT_NS, DecodePool
 from orind.daemon.poller import Poller
 from orind.daemon.trigger import Trigger
@@ -23,7 +24,8 @@ class Pool:
         self.now = 1 * S
         self.ring = SlotRing(slots, 4096)
         self.poller, self.processes = Poller(), Processes()
-        self.pool = DecodePool(self.processes, self.poller, self.ring, workers, TIMEOUT_NS)
+        settings = Decode(workers=workers, timeout_ms=TIMEOUT_NS / 1e6)
+        self.pool = DecodePool(self.processes, self.poller, self.ring, settings)
         self.pool.receiver = self
         self.good: list[Trigger] = []
         self.bad: list[tuple[int | None, str, str, str]] = []

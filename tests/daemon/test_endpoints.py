@@ -87,7 +87,7 @@ def test_a_reload_adds_and_says_what_needs_a_restart(endpoints: Endpoints, tmp_p
     assert notes == [
         "sources: 'two' has changed, which takes effect at the next restart",
         "sources: 'one' was removed, it stays open until the next restart",
-        "results.endpoint has changed, which takes effect at the next restart",
+        "results has changed, which takes effect at the next restart",
     ]
     assert sorted(endpoints.sources) == ["one", "two"]
 

@@ -116,7 +116,7 @@ def test_two_engines_are_started_and_the_first_ready_one_serves(stage: Stage) ->
 
 def test_serving_is_what_the_plans_and_the_configuration_say(stage: Stage) -> None:
     serving = stage.generation.serving()
-    assert (serving.generation, serving.depth, serving.rule.mode, serving.rule.max_size) == (1, 2, "window", 1)
+    assert (serving.generation, serving.depth, serving.rule.window_ns, serving.rule.max_size) == (1, 2, 5 * MS, 1)
     assert serving.plans["m"].sizes == (1,) and serving.plans["m"].labels.names == ("a",)
 
 

@@ -18,7 +18,7 @@ from stand_ins import MS, Camera, DecoderStandIn, EngineStandIn, Processes, S, c
 
 from orind.daemon.answers import Labels
 from orind.daemon.batcher import BELIEVED_NS, Rule
-from orind.daemon.config import Config
+from orind.daemon.config import Config, Decode
 from orind.daemon.decode_pool import DecodePool
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher, PlanView, ResultLayout
 from orind.daemon.intake import Intake
@@ -46,7 +46,7 @@ class Line:
         self.ledger = Ledger()
         self.launcher = Launcher(self.processes, self.ring)
         workers = self.config.decode.workers
-        self.decoders = DecodePool(self.processes, self.poller, self.ring, workers, int(1e9))
+        self.decoders = DecodePool(self.processes, self.poller, self.ring, Decode(workers=workers, timeout_ms=1000.0))
         self.published: list[dict[str, Any]] = []
         self.rows: list[bytes] = []
         self.pipeline = Pipeline(self.serving(self.config, 1), self.ring, self.ledger, self.decoders, self.publish)
@@ -60,7 +60,7 @@ class Line:
         plans = {
             name: PlanView(index, name, sizes, Labels("detect", ("part",)), 6) for index, name in enumerate(made.models)
         }
-        rule = Rule(made.batching.mode, made.batching.max_size, int(made.batching.window_ms * 1e6))
+        rule = Rule(made.batching.max_size, int(made.batching.window_ms * 1e6))
         return Serving(number, Intake(made, {}, StampPolicy()), rule, made.engine.queue_depth, plans)
 
     def publish(self, parts: list[bytes]) -> None:

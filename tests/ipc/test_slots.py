@@ -94,10 +94,9 @@ def test_a_read_only_descriptor_cannot_be_mapped_writable() -> None:
 
 
 def test_seal_writes_binds_even_the_owner_of_a_writable_descriptor() -> None:
-    with SlotRing(1, 4096) as ring:
+    with SlotRing(1, 4096, sealed=True) as ring:
         slot = ring.take()
         assert slot is not None
-        ring.seal_writes()
         with pytest.raises(PermissionError):
             SlotReader(ring.writable_fd(), 1, 4096, writable=True)
         ring.view(slot)[:2] = b"ok"  # main's own mapping is older than the seal

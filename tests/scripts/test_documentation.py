@@ -29,6 +29,14 @@ def test_named_files_exist() -> None:
         assert [name for name in missing if name != "scripts/bench_"] == []
 
 
+def test_every_exit_code_is_in_the_readme() -> None:
+    from orind.ipc.exit_codes import Exit
+
+    text = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", text.split("## Exit codes")[1], re.M)
+    assert rows == [(str(int(code)), code.meaning) for code in Exit]
+
+
 def test_every_operator_is_documented() -> None:
     from orind.kernels.importer.operators import NORMALISERS
     from orind.kernels.ir.reference import OPERATORS

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from orind.daemon.config import Config
+
 SYSTEMD = Path(__file__).parents[2] / "systemd"
 
 
@@ -44,7 +46,7 @@ def test_setting_that_would_break_the_daemon_is_absent(unit: dict[str, list[str]
 
 
 def test_times_leave_room(unit: dict[str, list[str]]) -> None:
-    drain_s = 30  # the longest drain that the configuration allows
+    drain_s = Config.model_json_schema()["$defs"]["Stop"]["properties"]["drain_timeout_s"]["maximum"]
     assert int(unit["TimeoutStopSec"][0]) >= drain_s + 10
     assert 5 <= int(unit["WatchdogSec"][0]) <= 30
     assert int(unit["TimeoutStartSec"][0]) >= 60
@@ -59,7 +61,7 @@ def test_clocks_are_writable_and_missing_paths_forgiven(unit: dict[str, list[str
 
 
 def test_bad_configuration_is_not_retried(unit: dict[str, list[str]]) -> None:
-    assert unit["RestartPreventExitStatus"][0].split() == ["2", "65", "66", "78"]
+    assert unit["RestartPreventExitStatus"][0].split() == ["2", "66", "69", "78"]
 
 
 def test_no_setting_is_given_twice(unit: dict[str, list[str]]) -> None:
