@@ -21,6 +21,7 @@ from .importer.onnx_model import read_model
 from .ir.errors import ModelError
 from .ir.graph import Graph
 from .ir.program import Program, programs_to_text
+from .passes.float_ends import float_ends
 from .passes.lower import lower
 from .passes.lower_f32 import FloatNumbers
 from .passes.pipeline import fuse, prepare
@@ -78,6 +79,7 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
         programs, constants = lower(fused, spec.batch, FloatNumbers(fused))
         coded, noise = source, {}
     else:
+        fused = fuse(float_ends(prepared))
         scales = _calibrate(prepared, fused, spec, source, chosen, progress)
         programs, constants = lower(scales.graph, spec.batch, IntegerNumbers(scales))
         coded = _source(spec, programs[spec.batch[0]], graph.file)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ..cpu.executor import ProgramRunner
 from ..ir.graph import Graph
 from ..ir.program import Program
+from ..passes.float_ends import FLOAT
 from .pictures import Source
 
 Array = npt.NDArray[Any]
@@ -28,7 +29,7 @@ def signal_to_noise(floats: ProgramRunner, integers: ProgramRunner, float_source
         wanted = {name: floats.logical(name, 0) for step in floats.walk() for name in step.writes()}
         for step in integers.walk():
             for name in step.writes():
-                want = wanted.get(name)
+                want = wanted.get(name.removesuffix(FLOAT))
                 if want is None:
                     continue
                 got = integers.logical(name, 0).astype(np.float64) * integers.program.tensors[name].scale

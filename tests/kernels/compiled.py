@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from orind.kernels.cpu.executor import ProgramRunner
 from orind.kernels.importer.onnx_model import import_model
 from orind.kernels.ir.graph import Graph
+from orind.kernels.passes.float_ends import float_ends
 from orind.kernels.passes.lower import lower
 from orind.kernels.passes.lower_f32 import FloatNumbers
 from orind.kernels.passes.pipeline import fuse, prepare
@@ -38,7 +39,7 @@ def int8(model: onnx.ModelProto, batch: int = 1, code: InputCode | None = None, 
     """Calibrated on random inputs that fill the range of the input code (default: int8 of -1..1)."""
     code = code or InputCode("int8", float(np.float32(1 / 127)))
     prepared = prepare(imported(model))
-    fused = fuse(prepared)
+    fused = fuse(float_ends(prepared))
     programs, constants = lower(prepared, [1], FloatNumbers(prepared))
     rng = np.random.default_rng(seed)
     low = -127 if code.dtype == "int8" else 0

@@ -128,12 +128,25 @@ def test_depthwise_step_that_is_not_exact_is_refused() -> None:
         ProgramRunner(runner.program, {**constants, step.bias: bias})
 
 
-def test_integer_tensor_that_the_tail_reads_too() -> None:
-    """The same tensor feeds a convolution and, as float32, a graph output."""
+@pytest.mark.parametrize("output", ["convolution", "silu", "sum", "pool"])
+def test_body_tensor_that_is_an_output_has_a_float_end_of_its_own(output: str) -> None:
+    """What feeds a convolution and is a graph output: the output is float32 of the sums, never of int8 codes."""
     net = Net((1, 3, 8, 8))
-    x = net.silu(net.conv(net.input, 20))
+    first = net.conv(net.input, 20)
+    x = {"convolution": lambda: first, "silu": lambda: net.silu(first),
+         "sum": lambda: net.op("Add", net.silu(first), net.conv(net.input, 20)),
+         "pool": lambda: net.op("MaxPool", first, kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4)}[output]()
+    net.channels[x] = 20
     judge = judged(net.model([(x, (1, 20, 8, 8)), (net.conv(x, 4), (1, 4, 8, 8))]))
-    assert judge.checked["ToFlat"] == 20 * 64
+    program = judge.runner.program
+    ends = [s for s in program.steps if isinstance(s, ConvI8) and program.tensors[s.y].dtype == "float32"]
+    assert [s.name for s in ends] == (["Conv_0@float", "Conv_3@float", "Conv_5"] if output == "sum" else
+                                      ["Conv_0@float", f"Conv_{len(net.nodes) - 1}"])
+    assert not any(type(s).__name__ == "ToFlat" and program.tensors[s.x].dtype == "int8" for s in program.steps)
+    own = judge.convolution(ends[0], 0)                       # frame 0, from the codes that the end reads
+    assert np.array_equal(judge.read(ends[0].y, 0, whole=False), own) or output != "convolution"
+    exact = program.tensors[program.outputs[0]].exact
+    assert exact and np.unique(judge.runner.outputs[0]).size > 300    # int8 codes would be 256 at most
 
 
 @pytest.mark.parametrize(("code", "side", "odd"), [(PIXELS, 256, 255), (PIXELS, 257, 255), (None, 362, 127),
@@ -148,8 +161,8 @@ def test_average_of_more_codes_than_float32_sums(code: InputCode | None, side: i
     judge = Judge(runner, constants)
     judge.run()
     assert judge.checked["AveragePoolI8"] == 1
-    kind = np.float32 if side * side * (255 if code else 128) <= 1 << 24 else np.int32
-    assert int(runner.binding.scratch("pool sums", (1,), kind)[0]) == int(runner.input.astype(np.int64).sum())
+    if side * side * (255 if code else 128) > 1 << 24:
+        assert int(runner.binding.scratch("pool sums", (1,), np.int32)[0]) == int(runner.input.astype(np.int64).sum())
 
 
 def test_average_that_int32_does_not_hold_is_refused() -> None:
