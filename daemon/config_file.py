@@ -15,6 +15,7 @@ from ..kernels.yaml_lines import LinedYaml, YamlProblem, problems_of
 from ..power.board import BoardFacts
 from ..power.errors import SettingsError
 from ..power.policy import Policy
+from ..power.sysfs import Sysfs
 from .config import Config
 
 BOARDS = Path(__file__).parent.parent / "configs" / "boards"
@@ -64,6 +65,9 @@ def load_power(config: Config) -> PowerFiles | None:
         facts = BoardFacts.from_dict(board.value)
     except SettingsError as error:
         raise ConfigError(_problems(board, error)) from None
+    compatible = Sysfs(config.power.root).read_compatible()
+    if compatible and not facts.matches(compatible):
+        raise ConfigError([f"power.board: {facts.title} is configured, but the board says it is {compatible[0]}"])
     modes = [m.name for m in facts.modes]
     if mode and mode not in modes:
         raise ConfigError([f"power.board: {facts.title} has no mode '{mode}' (known: {', '.join(modes)})"])

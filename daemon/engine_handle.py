@@ -57,7 +57,6 @@ class Batch:
     size: int
     area: int
     frames: list[Trigger]
-    sent_ns: int
 
 
 class EngineHandle:
@@ -90,7 +89,7 @@ class EngineHandle:
 
     def send_batch(self, plan: PlanView, size: int, frames: list[Trigger], now_ns: int) -> None:
         """Hand over frames. They are in flight from here on, even if the engine turns out to be gone."""
-        batch = Batch(next(self._numbers), plan, size, self._areas.pop(), frames, now_ns)
+        batch = Batch(next(self._numbers), plan, size, self._areas.pop(), frames)
         if not self.in_flight:
             self.running_since_ns = now_ns
         self.in_flight[batch.number] = batch
@@ -110,10 +109,6 @@ class EngineHandle:
     def check(self, now_ns: int) -> None:
         """Have it run its golden input."""
         self._send(messages.pack_check(now_ns))
-
-    def stop(self, now_ns: int) -> None:
-        """Have it end by itself."""
-        self._send(messages.pack_stop(now_ns))
 
     def _send(self, data: bytes) -> None:
         if not self._channel.send(data):

@@ -22,7 +22,6 @@ class Ledger:
         self.in_flight = 0
         self.repeated = 0
         self.unroutable = 0
-        self.late_answers = 0
         self.outcomes: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
         self.reasons: Counter[str] = Counter()
         self.stages: dict[str, Histogram] = {name: Histogram() for name in STAGES}

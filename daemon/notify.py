@@ -52,9 +52,6 @@ class ServiceManager:
     def stopping(self, status: str) -> None:
         self._send(f"STOPPING=1\nSTATUS={status}")
 
-    def status(self, text: str) -> None:
-        self._send(f"STATUS={text}")
-
     def alive(self, now_ns: int) -> None:
         """Called once a loop: pings the watchdog at half its interval."""
         if self._watchdog_ns and now_ns >= self._next_watchdog_ns:

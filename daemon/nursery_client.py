@@ -30,7 +30,6 @@ class Child:
     pid: int = 0
     status: int | None = None
     on_failed: Callable[[str], None] | None = None
-    on_exit: Callable[[int], None] | None = None
 
 
 class NurseryClient:
@@ -54,10 +53,9 @@ class NurseryClient:
         arguments: list[str],
         *,
         on_failed: Callable[[str], None] | None = None,
-        on_exit: Callable[[int], None] | None = None,
     ) -> Child:
         """Ask for `python -m orind.daemon.ROLE FD... ARGUMENTS...`. The descriptors stay the caller's to close."""
-        child = Child(next(self._numbers), role, on_failed=on_failed, on_exit=on_exit)
+        child = Child(next(self._numbers), role, on_failed=on_failed)
         self._children[child.number] = child
         self._send({"op": "spawn", "id": child.number, "role": role, "arguments": arguments}, fds)
         return child
@@ -85,8 +83,6 @@ class NurseryClient:
         else:
             del self._children[child.number]
             child.status = report["status"]
-            if child.on_exit is not None:
-                child.on_exit(report["status"])
 
     def close(self, timeout_s: float = 3.0) -> None:
         """End the nursery and all its children."""

@@ -170,7 +170,6 @@ class Pipeline:
 
     def _send(self, engine: EngineHandle, frames: list[Trigger], size: int, now_ns: int) -> None:
         for frame in frames:
-            frame.sent_ns = now_ns
             self._ledger.stages["queue"].add(now_ns - frame.queued_ns)
         if self.pace_ns:
             self._earliest_start_ns = max(now_ns, self._earliest_start_ns) + self.pace_ns * len(frames)

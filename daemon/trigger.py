@@ -54,5 +54,4 @@ class Trigger:
     entry: Entry | None = None
     suspect: bool = False
     queued_ns: int = 0
-    sent_ns: int = 0
     outcome: str = ""

@@ -18,17 +18,6 @@ AHEAD_REALTIME_NS = 20_000_000
 AGE_MAX_NS = 60_000_000_000
 
 
-def wall_ns() -> int:
-    """CLOCK_REALTIME, for people and log files only."""
-    return time.time_ns()
-
-
-def wall_text(ns: int | None = None) -> str:
-    """RFC 3339 in UTC with milliseconds."""
-    seconds, rest = divmod(wall_ns() if ns is None else ns, 1_000_000_000)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1_000_000:03d}Z"
-
-
 def wall_offset_ns() -> int:
     """CLOCK_REALTIME minus CLOCK_MONOTONIC now. Main refreshes it about once a second, since NTP steps the former."""
     before = time.monotonic_ns()

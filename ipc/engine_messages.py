@@ -7,7 +7,6 @@ times cheaper to make. Invariant: `unpack_*` returns a message of exactly the an
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from . import message_text
@@ -22,7 +21,7 @@ STATUS_OK, STATUS_ERROR = 0, 1
 # The wire's encodings and those that a decode worker makes of a JPEG. Numbers never change their meaning.
 ENCODING_CODES = {
     "bgr8": 1, "rgb8": 2, "mono8": 3, "nv12": 4, "i420": 5, "bayer_rggb8": 6, "jpeg": 7, "tensor": 8,
-    "yuv420": 16, "yuv422": 17, "yuv444": 18, "yuv440": 19, "yuv411": 20, "gray": 21,
+    "yuv420": 16, "yuv422": 17, "yuv444": 18, "gray": 21,
 }  # fmt: skip
 ENCODING_NAMES = {code: name for name, code in ENCODING_CODES.items()}
 DTYPE_CODES = {
@@ -209,11 +208,6 @@ def pack_check(now_ns: int) -> bytes:
 def pack_stop(now_ns: int) -> bytes:
     """main -> engine: finish and exit 0."""
     return pack_notice(Kind.STOP, now_ns)
-
-
-def unpack_sequence(messages: Sequence[bytes]) -> list[Batch | Answer | Notice]:
-    """Whatever mixture one drain brought, in order."""
-    return [unpack(data) for data in messages]
 
 
 def unpack(data: bytes) -> Batch | Answer | Notice:

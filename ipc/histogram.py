@@ -74,12 +74,6 @@ class Histogram:
         """How many values are <= each bound, as Prometheus wants them, to the nearest lower bucket edge."""
         return [sum(self._counts[: bucket_of(max(0, min(bound, MAX_NS)) + 1)]) for bound in bounds_ns]
 
-    def merge(self, other: Histogram) -> None:
-        self._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
-        self.count += other.count
-        self.sum_ns += other.sum_ns
-        self.max_ns = max(self.max_ns, other.max_ns)
-
     def to_json(self) -> dict[str, Any]:
         """Sparse: {"count", "sum_ns", "max_ns", "buckets": {index: n}}."""
         buckets = {str(i): n for i, n in enumerate(self._counts) if n}

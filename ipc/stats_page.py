@@ -56,7 +56,7 @@ class StatsWriter:
         return shared_memory.reopen_readonly(self.fd)
 
     def write_counters(self, busy_ns: int, now_ns: int, loops: int) -> None:
-        """Every turn of the loop, about a microsecond."""
+        """Every few milliseconds, about a microsecond."""
         words = self._words
         packed = _COUNTERS.pack(busy_ns, now_ns, loops)
         words[_SEQ_AT // 8] = self._seq + 1  # odd: being written

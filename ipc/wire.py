@@ -21,7 +21,7 @@ from .errors import WireError
 __all__ = [
     "CLASSES", "CLOCKS", "DTYPE_BYTES", "ENCODINGS", "OUTCOMES", "PACKED_BYTES", "REASONS", "Header", "Result",
     "WireError", "build_header", "build_result", "check_payload", "parse_camera", "parse_header", "parse_result",
-    "payload_bytes", "result_topic",
+    "result_topic",
 ]  # fmt: skip
 
 VERSION = 1
@@ -207,11 +207,6 @@ def _tensor(fields: dict[str, Any]) -> tuple[str, tuple[int, ...], int]:
     if length > TENSOR_BYTES_MAX:
         _fail(fields, "shape", rule)
     return dtype, tuple(shape), length
-
-
-def payload_bytes(header: Header) -> int:
-    """Exact length the payload must have; 0 = not fixed (jpeg)."""
-    return header.length
 
 
 def check_payload(header: Header, n: int, slot_bytes: int) -> None:

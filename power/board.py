@@ -7,7 +7,7 @@ bootloader).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .fields import Fields
@@ -101,12 +101,9 @@ class BoardFacts:
         """The mode with nvpmodel's id, or None: a configuration that we have not seen."""
         return next((mode for mode in self.modes if mode.id == mode_id), None)
 
-
-def find_board(boards: Iterable[BoardFacts], compatible: Sequence[str]) -> BoardFacts | None:
-    """The board for a device tree's `compatible` list (sysfs.read_compatible), most specific entry first; so
-    a Super device tree finds the Super facts where there are any. None: a module that we do not know."""
-    known = {entry: board for board in boards for entry in board.compatible}
-    return next((known[entry] for entry in compatible if entry in known), None)
+    def matches(self, compatible: Sequence[str]) -> bool:
+        """Whether a device tree's `compatible` list (sysfs.read_compatible) is this module's."""
+        return any(name in self.compatible for name in compatible)
 
 
 def _read_zone(f: Fields) -> Zone:

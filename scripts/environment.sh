@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by scripts/demo and scripts/test: one virtual environment for a purpose, made once, reused while setup.cfg stays the same.
+# Sourced by the scripts that need Python: one virtual environment for a purpose, made once, reused while setup.cfg stays the same.
 #
 #   prepare NAME EXTRAS   makes .venv-NAME with orind[EXTRAS] (editable) and sets $python
 #

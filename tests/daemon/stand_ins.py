@@ -78,10 +78,9 @@ class Processes(NurseryClient):
         arguments: list[str],
         *,
         on_failed: Callable[[str], None] | None = None,
-        on_exit: Callable[[int], None] | None = None,
     ) -> Child:
         self._count += 1
-        child = Child(self._count, role, on_failed=on_failed, on_exit=on_exit)
+        child = Child(self._count, role, on_failed=on_failed)
         child.pid = 1_000_000 + child.number
         self.started.append(Started(child, role, [os.dup(fd) for fd in fds], arguments))
         return child

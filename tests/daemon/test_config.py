@@ -209,6 +209,18 @@ def test_the_shipped_policies_fit_their_boards(tmp_path: Path) -> None:
         assert load_power(powered(tmp_path, path.read_text(), board)) is not None
 
 
+def test_another_board_than_the_configured_one(tmp_path: Path) -> None:
+    tree = tmp_path / "tree/sys/firmware/devicetree/base"
+    tree.mkdir(parents=True)
+    (tree / "compatible").write_bytes(b"nvidia,p3768-0000+p3767-0000\0nvidia,p3767-0000\0nvidia,tegra234\0")
+    policy = Path(__file__).parents[2] / "configs" / "power" / "agx-orin-30w.yaml"
+    path = tmp_path / "orind.yaml"
+    path.write_text(GOOD + f"power: {{board: agx-orin, policy: {policy}, root: tree}}\n")
+    with pytest.raises(ConfigError) as refused:
+        load_power(load(path))
+    assert "the board says it is nvidia,p3768-0000+p3767-0000" in refused.value.problems[0]
+
+
 def test_unknown_board_and_mode(tmp_path: Path) -> None:
     (found,) = power_problems(powered(tmp_path, board="raspberry"))
     assert found.startswith("power.board: no board 'raspberry' (known: agx-orin, ")

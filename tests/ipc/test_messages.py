@@ -96,11 +96,6 @@ def test_notices() -> None:
     assert len(engine_messages.unpack_notice(engine_messages.pack_fault(1, "x" * 10_000)).text) == 4096
 
 
-def test_mixture_in_order() -> None:
-    data = [engine_messages.pack_heartbeat(1), engine_messages.pack_answer(ANSWER), engine_messages.pack_batch(BATCH)]
-    kinds = [type(message).__name__ for message in engine_messages.unpack_sequence(data)]
-    assert kinds == ["Notice", "Answer", "Batch"]
-
 
 @pytest.mark.parametrize(
     "make",

@@ -61,7 +61,7 @@ def test_fills_in_what_may_be_left_out_and_ignores_what_it_does_not_know() -> No
 )
 def test_payload_length_of_each_encoding(fields: dict[str, Any], length: int) -> None:
     header = wire.parse_header(json.dumps({"v": 1, "seq": 1, **fields}).encode())
-    assert wire.payload_bytes(header) == length
+    assert header.length == length
     wire.check_payload(header, length or 1, slot_bytes=max(length, 1))
     with pytest.raises(WireError) as caught:
         wire.check_payload(header, length + 1 if length else 0, slot_bytes=1 << 20)

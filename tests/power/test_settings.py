@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orind.power.board import BoardFacts, find_board
+from orind.power.board import BoardFacts
 from orind.power.errors import SettingsError
 from orind.power.policy import Policy
 
@@ -50,14 +50,11 @@ def test_mode_ids_are_as_published() -> None:
     assert boards["agx-orin"].mode(7) is None
 
 
-def test_boards_are_found_by_the_most_specific_name() -> None:
-    boards = _boards().values()
-    plain = ("nvidia,p3768-0000+p3767-0005", "nvidia,p3767-0005", "nvidia,tegra234")
-    found = find_board(boards, plain)
-    assert found is not None and found.name == "orin-nano"
-    found = find_board(boards, ("nvidia,p3768-0000+p3767-0005-super", *plain[1:]))
-    assert found is not None and found.name == "orin-nano-super"
-    assert find_board(boards, ("raspberrypi,4-model-b",)) is None
+def test_a_board_knows_its_device_tree() -> None:
+    boards = _boards()
+    assert boards["orin-nano"].matches(("nvidia,p3768-0000+p3767-0005", "nvidia,p3767-0005", "nvidia,tegra234"))
+    assert not boards["orin-nano"].matches(("nvidia,p3737-0000+p3701-0005", "nvidia,p3701-0005", "nvidia,tegra234"))
+    assert not boards["agx-orin"].matches(())
 
 
 @pytest.mark.parametrize(("path", "value", "text"), [
