@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from ..ipc.histogram import Histogram
@@ -54,6 +60,9 @@ class StatusCollector(Collector):
             value = status["power"].get(key)
             if value is not None:
                 yield GaugeMetricFamily(name, text, value=value)
+        board = status["power"].get("board")
+        if board:
+            yield InfoMetricFamily("orind_board", "What the board calls itself", value={"model": board})
 
     def _latency(self) -> Iterator[Metric]:
         family = HistogramMetricFamily("orind_stage_seconds", "Time of a frame by stage", labels=["stage"])

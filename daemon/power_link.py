@@ -25,7 +25,7 @@ log = logging.getLogger("orind")
 RESPAWN_NS = 1_000_000_000
 SILENT_NS = 5_000_000_000  # limits end after 2 s; a steward that is quiet for longer hangs
 UNLIMITED_BATCH = 1 << 16
-UNGOVERNED = {"board_w": None, "budget_w": None, "tj_c": None, "gpu_hz": None, "gpu_cap_hz": None}
+UNGOVERNED = {"board": None, "board_w": None, "budget_w": None, "tj_c": None, "gpu_hz": None, "gpu_cap_hz": None}
 
 
 class PowerLink:

@@ -40,7 +40,7 @@ def lines(status: dict[str, Any]) -> list[str]:
         for e in status["engines"]
     ]
     text += [
-        f"latency  {stage:9} P50 {v['p50']:8.2f}  P95 {v['p95']:8.2f}  P99 {v['p99']:8.2f} ms"
+        f"latency  {stage:10} P50 {v['p50']:8.2f}  P95 {v['p95']:8.2f}  P99 {v['p99']:8.2f} ms"
         for stage, v in status["latency_ms"].items()
     ]
     if power.get("budget_w") is not None:
@@ -49,6 +49,7 @@ def lines(status: dict[str, Any]) -> list[str]:
             f"junction {_show(power['tj_c'], 1)} C, GPU {_show(power['gpu_hz'], 0, 1e6)} "
             f"of at most {_show(power['gpu_cap_hz'], 0, 1e6)} MHz"
         )
+        text.append(f"board    {power['board'] or 'unknown'}")
     return text
 
 

@@ -88,7 +88,8 @@ def _power(power: dict[str, Any]) -> str:
     ]
     head = "".join(f"<th>{name}" for name, _ in cells)
     row = "".join(f"<td>{value}" for _, value in cells)
-    return f"<h2>Power</h2><table><tr>{head}<tr>{row}</table><p>{escape(str(power.get('reason') or ''))}"
+    board, reason = escape(str(power.get("board") or "unknown board")), escape(str(power.get("reason") or ""))
+    return f"<h2>Power: {board}</h2><table><tr>{head}<tr>{row}</table><p>{reason}"
 
 
 def _mhz(hz: float | None) -> float | None:

@@ -24,6 +24,7 @@ from ..power.limits import Limits
 from ..power.policy import Policy
 from ..power.sensors import Sensors
 from ..power.steward import Steward
+from ..power.sysfs import Sysfs
 from .lifeline import begin_child
 
 
@@ -47,13 +48,13 @@ def main() -> int:
         _say(channel, {"error": str(error)})
         return 1
     try:
-        _govern(steward, policy, channel)
+        _govern(steward, policy, channel, Sysfs(root).read_model())
     finally:
         steward.close()
     return 0
 
 
-def _govern(steward: Steward, policy: Policy, channel: Channel) -> None:
+def _govern(steward: Steward, policy: Policy, channel: Channel, board: str | None) -> None:
     """Tick until main hangs up. Ticks keep their phase; one that was missed is not made up for."""
     poller = select.poll()
     poller.register(channel, select.POLLIN)
@@ -66,7 +67,7 @@ def _govern(steward: Steward, policy: Policy, channel: Channel) -> None:
             continue
         next_ns = max(next_ns + policy.tick_ns, time.monotonic_ns())
         report = steward.tick()
-        _say(channel, {"report": report.to_dict(policy)})
+        _say(channel, {"report": {"board": board, **report.to_dict(policy)}})
 
 
 def _busy(stats: StatsReader) -> tuple[int, int] | None:

@@ -1,7 +1,8 @@
 """Reads the board: rails, temperatures, GPU clock and load. Everything is found by name, at the start and again after
 a failure (hwmon numbers move when a driver is loaded anew).
 
-Called by steward.py once a tick. Invariant: what could not be read, or cannot be true, is None with a fault text; it never keeps its last value and never becomes 0.
+Called by steward.py once a tick. Invariant: what could not be read, or cannot be true, is None with a fault text; it
+never keeps its last value and never becomes 0.
 """
 
 from __future__ import annotations

@@ -135,6 +135,13 @@ class Sysfs:
             return ()
         return tuple(part.decode("ascii", "replace") for part in data.split(b"\0") if part)
 
+    def read_model(self) -> str | None:
+        """What the board calls itself (device tree `model`), for people only; None where there is no device tree."""
+        try:
+            return self.read_bytes("sys/firmware/devicetree/base/model").rstrip(b"\0").decode("ascii", "replace")
+        except SysfsError:
+            return None
+
     def read_release(self) -> str | None:
         """The L4T release as "36.4.3", or None where the file is absent or in another form."""
         try:

@@ -246,7 +246,8 @@ orind keeps serving; Ctrl-C ends it. In another terminal:
 status page: {status["http"]}""",
         flush=True,
     )
-    signal.pause()
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.pause()
 
 
 def interrupt(number: int, frame: object) -> None:
@@ -273,7 +274,7 @@ def main() -> int:
             stay(stage, status)
         return code
     except KeyboardInterrupt:
-        return 0 if options.stay else 130
+        return 130
     finally:
         stage.close()
 

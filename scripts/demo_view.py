@@ -19,6 +19,7 @@ from orind.ipc.answer import OUTCOMES, Result
 
 LABELS = ("scratch", "pit", "stain", "chip")
 NAMED_PARTS = 6
+LEGEND = 24  # pixels below the sheet
 GREEN, ORANGE = (40, 220, 90), (255, 150, 30)
 
 
@@ -32,11 +33,12 @@ class Answered:
 
 @dataclass(frozen=True)
 class Judged:
-    """A named frame: what is on it, how much of that was found, what else was."""
+    """A named frame: what must be found on it, what may be (a cat's face, a profile), how much was, what else."""
 
     name: str
     expected: int
     found: int
+    tolerated: int
     extra: int
     text: str
 
@@ -64,7 +66,7 @@ def judge_parts(answers: list[Answered], parts: list[Any]) -> list[Judged]:
     for index, (_, truth) in enumerate(parts):
         result = first_ok(answers, index, len(parts))
         if result is None:
-            judged.append(Judged(f"part {index}", len(truth), 0, 0, "no answer in time"))
+            judged.append(Judged(f"part {index}", len(truth), 0, 0, 0, "no answer in time"))
             continue
         left = list(result.objects)
         found = 0
@@ -74,7 +76,7 @@ def judge_parts(answers: list[Answered], parts: list[Any]) -> list[Judged]:
                 left.remove(match)
                 found += 1
         text = ", ".join(f"{o['label']} {o['score']:.2f}" for o in result.objects) or "no defect"
-        judged.append(Judged(f"part {index}", len(truth), found, len(left), text))
+        judged.append(Judged(f"part {index}", len(truth), found, 0, len(left), text))
     return judged
 
 
@@ -83,14 +85,18 @@ def judge_faces(answers: list[Answered], photographs: list[Path], expected_path:
     expected = json.loads(expected_path.read_text())["frames"]
     judged = []
     for index, path in enumerate(photographs):
-        faces = [f for f in expected[path.name]["faces"] if f["clear"]]
+        about = expected[path.name]
+        faces = [f for f in about["faces"] if f["clear"]]
+        possible = [*about["may_find"], *(f for f in about["faces"] if not f["clear"])]
         result = first_ok(answers, index, len(photographs))
         if result is None:
-            judged.append(Judged(path.name, len(faces), 0, 0, "no answer in time"))
+            judged.append(Judged(path.name, len(faces), 0, 0, 0, "no answer in time"))
             continue
         found = sum(any(overlap(o["box"], f["box"]) >= 0.5 for o in result.objects) for f in faces)
         text = ", ".join(f"{o['label']} {o['score']:.2f}" for o in result.objects) or "no face"
-        judged.append(Judged(path.name, len(faces), found, len(result.objects) - found, text))
+        tolerated = sum(any(overlap(o["box"], f["box"]) >= 0.5 for o in result.objects) for f in possible)
+        extra = len(result.objects) - found - tolerated
+        judged.append(Judged(path.name, len(faces), found, tolerated, extra, text))
     return judged
 
 
@@ -118,17 +124,18 @@ def summary(
     lines = ["", *table(["camera", "sent", "answered", *OUTCOMES], rows), ""]
     named = [*faces, *parts[:NAMED_PARTS]]
     lines += table(
-        ["frame", "on it", "found", "extra", "answer"], [[j.name, j.expected, j.found, j.extra, j.text] for j in named]
+        ["frame", "must find", "found", "may find", "extra", "answer"],
+        [[j.name, j.expected, j.found, j.tolerated, j.extra, j.text] for j in named],
     )
     total = [sum(getattr(j, k) for j in parts) for k in ("expected", "found", "extra")]
-    lines += [f"all {len(parts)} parts: {total[1]} of {total[0]} defects found, {total[2]} false alarms", ""]
+    lines += [f"all {len(parts)} parts: {total[1]} of {total[0]} defects found, false alarms: {total[2]}", ""]
     stages = [[stage, *(f"{v[p]:.2f}" for p in ("p50", "p95", "p99"))] for stage, v in status["latency_ms"].items()]
     lines += [*table(["latency by stage, ms", "P50", "P95", "P99"], stages), ""]
     line = dict(cameras)["line1"]
     period_ms = 1e3 * (line.answers[-1].at_s - line.answers[0].at_s) / (len(line.answers) - 1)
     failover = status["failover"]
     lines += table(
-        ["event", "added gap, ms", "detail"],
+        ["event", "added gap between answers, ms", "detail"],
         [
             ["SIGKILL of the active engine", f"{gap_ms(line.answers, killed_at, period_ms):.1f}",
              f"{failover['frames']} frames in flight, all answered" if failover else "no failover"],
@@ -140,7 +147,7 @@ def summary(
         "",
         f"received {frames['received']} == outcomes {sum(frames[o] for o in OUTCOMES)} "
         f"+ in flight {frames['in_flight']}; state {status['state']}, generation {status['generation']}, "
-        f"{status['failovers']} failovers",
+        f"failovers {status['failovers']}",
         "",
     ]
     return lines
@@ -163,9 +170,11 @@ def power_plot(readings: list[dict[str, Any]]) -> list[str]:
 
 
 def annotate_parts(out: Path, answers: list[Answered], parts: list[Any]) -> None:
-    """A sheet of the first parts: labels in orange, detections in green."""
+    """A sheet of the first parts: labels in orange, answers in green, as its last line says."""
     count, columns, side = 12, 4, 256
-    sheet = Image.new("RGB", (columns * side, count // columns * side))
+    sheet = Image.new("RGB", (columns * side, count // columns * side + LEGEND))
+    legend = "orange: where a defect was painted    green: what orind answered, with its score"
+    ImageDraw.Draw(sheet).text((8, count // columns * side + 6), legend, fill=(255, 255, 255))
     for index in range(count):
         pixels, truth = parts[index]
         picture = Image.fromarray(np.asarray(pixels))
@@ -193,4 +202,8 @@ def annotate_faces(out: Path, answers: list[Answered], photographs: list[Path]) 
 def _frame(draw: ImageDraw.ImageDraw, found: dict[str, Any], colour: tuple[int, int, int]) -> None:
     x1, y1, x2, y2 = found["box"]
     draw.rectangle([x1, y1, x2, y2], outline=colour, width=2)
-    draw.text((x1 + 3, max(0, y1 - 12)), f"{found['label']} {found['score']:.2f}", fill=colour)
+    text = f"{found['label']} {found['score']:.2f}"
+    width = draw.textlength(text)
+    left, top = max(0, min(x1, draw.im.size[0] - width - 2)), y1 - 12 if y1 >= 12 else y2 + 1
+    draw.rectangle([left, top, left + width + 2, top + 11], fill=(0, 0, 0))
+    draw.text((left + 1, top), text, fill=colour)

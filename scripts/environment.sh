@@ -10,28 +10,35 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 say() { printf '== %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# Debian and Ubuntu call the JPEG library differently.
+# Debian and Ubuntu install what is missing, all at once; otherwise, or without root, they are named.
 need_packages() {
     local missing=() name
+    command -v apt-get >/dev/null || { say "no apt-get here; needed are: $*"; return; }
+    if [ "$(id -u)" = 0 ] && ! apt-cache show python3 >/dev/null 2>&1; then
+        say "reading the package lists"
+        apt-get update -qq >"$root/.apt.log" 2>&1 || { tail -n 20 "$root/.apt.log" >&2; die "apt-get update failed"; }
+    fi
     for name in "$@"; do
+        [ "$name" != libturbojpeg ] || name=$(jpeg_package)
         dpkg-query -W -f='${Status}' "$name" 2>/dev/null | grep -q 'ok installed' || missing+=("$name")
     done
     [ ${#missing[@]} -eq 0 ] && return
-    if [ "$(id -u)" = 0 ]; then
-        say "installing ${missing[*]}"
-        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } \
-            >"$root/.apt.log" 2>&1 || { tail -n 20 "$root/.apt.log" >&2; die "apt-get could not install ${missing[*]}"; }
+    [ "$(id -u)" = 0 ] || die "please install first: sudo apt-get install ${missing[*]}"
+    say "installing ${missing[*]}"
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } \
+        >"$root/.apt.log" 2>&1 || { tail -n 20 "$root/.apt.log" >&2; die "apt-get could not install ${missing[*]}"; }
+}
+
+# Debian's name for the JPEG library where it is known or installed, else Ubuntu's.
+jpeg_package() {
+    if dpkg-query -W libturbojpeg0 >/dev/null 2>&1 || apt-cache show libturbojpeg0 >/dev/null 2>&1; then
+        echo libturbojpeg0
     else
-        die "please install first: sudo apt-get install ${missing[*]}"
+        echo libturbojpeg
     fi
 }
 
-jpeg_package() {
-    if apt-cache show libturbojpeg0 >/dev/null 2>&1; then echo libturbojpeg0
-    elif dpkg-query -W libturbojpeg0 >/dev/null 2>&1; then echo libturbojpeg0
-    else echo libturbojpeg; fi
-}
-
+# The interpreter: ORIND_PYTHON, or the first that is new enough. Headers and venv come with the distribution's python3.
 find_python() {
     local candidate
     for candidate in ${ORIND_PYTHON:-python3.12 python3.11 python3.10 python3}; do
@@ -40,14 +47,15 @@ find_python() {
             return
         fi
     done
+    [ -z "${ORIND_PYTHON:-}" ] || die "ORIND_PYTHON=$ORIND_PYTHON is not a Python 3.10 to 3.12"
     die "no Python 3.10 to 3.12 found; install python3 and python3-venv, or name one in ORIND_PYTHON"
 }
 
 prepare() {
     local name=$1 extras=$2 base stamp
-    command -v python3 >/dev/null || need_packages python3
     base=$(find_python)
-    "$base" -c 'import ensurepip' 2>/dev/null || need_packages python3-venv
+    "$base" -c 'import ensurepip' 2>/dev/null \
+        || die "$base has no ensurepip: install its venv package (python3-venv), or name another in ORIND_PYTHON"
     venv=$root/.venv-$name
     stamp=$({ cat "$root/setup.cfg" "$root/pyproject.toml"; "$base" --version; echo "$extras"; } | sha256sum | cut -d' ' -f1)
     python=$venv/bin/python
@@ -58,7 +66,8 @@ prepare() {
     say "setting up $(basename "$venv") with $("$base" --version) (once; later runs reuse it)"
     rm -rf "$venv"
     "$base" -m venv "$venv" || die "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"
-    "$python" -m pip install -q --disable-pip-version-check -e "$root[$extras]" 2>&1 | { grep -v -i 'warning' || true; }
+    "$python" -m pip install -q --disable-pip-version-check -e "$root[$extras]" >"$venv/pip.log" 2>&1 \
+        || { tail -n 20 "$venv/pip.log" >&2; die "pip could not install the packages (all of it: $venv/pip.log)"; }
     "$python" -c 'import orind.ipc.wire' || die "the installation in $venv does not work"
     echo "$stamp" >"$venv/orind.stamp"
 }

@@ -91,7 +91,7 @@ def _write_identity(w: _Writer) -> None:
            "DATE: Wed Jan  8 01:49:37 UTC 2025\n# KERNEL_VARIANT: oot\nTARGET_USERSPACE_LIB_DIR=nvidia\n"
            "TARGET_USERSPACE_LIB_DIR_PATH=usr/lib/aarch64-linux-gnu/nvidia")
     base = "sys/firmware/devicetree/base"
-    w.raw(f"{base}/model", b"NVIDIA Jetson AGX Orin Developer Kit\0")
+    w.raw(f"{base}/model", b"NVIDIA Jetson AGX Orin Developer Kit (simulated)\0")
     w.raw(f"{base}/compatible", b"nvidia,p3737-0000+p3701-0005\0nvidia,p3701-0005\0nvidia,tegra234\0")
     w.raw(f"{base}/serial-number", b"1421521000001\0")
     # MAXN: the widest envelope; the budget is held within it
