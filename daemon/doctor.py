@@ -82,7 +82,8 @@ def _notify() -> Finding:
         metadata.version("systemd-python")
     except metadata.PackageNotFoundError:
         level = "error" if os.environ.get("NOTIFY_SOCKET") or os.environ.get("INVOCATION_ID") else "ok"
-        return Finding("systemd", level, "systemd-python is not installed; needed to run as a unit: orind[systemd]")
+        here = "needed, for this runs under systemd" if level == "error" else "not needed here, only to run as a unit"
+        return Finding("systemd", level, f"systemd-python is not installed: {here} (orind[systemd])")
     return Finding("systemd", "ok", "systemd-python is installed")
 
 

@@ -34,6 +34,10 @@ def lines(status: dict[str, Any]) -> list[str]:
     frames, power = status["frames"], status["power"]
     text = [f"{status['state']}, generation {status['generation']}, {status['failovers']} failovers"]
     text += [f"  ! {reason}" for reason in status["health"]["reasons"]]
+    if status["reload"]["result"]:
+        text.append(f"reload   {status['reload']['result']}")
+    if status["http"]:
+        text.append(f"http     {status['http']}")
     text.append("frames   " + "  ".join(f"{k} {frames[k]}" for k in ("received", *OUTCOMES, "in_flight", "repeated")))
     text += [
         f"engine   {e['role']:8} {e['state']:9} pid {e['pid']} on {e['device']} (epoch {e['epoch']})"

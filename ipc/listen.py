@@ -35,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
     heard = 0
     try:
         with Subscriber(args.endpoint, args.camera, timeout_s=args.timeout) as results:
+            if sys.stderr.isatty():
+                print(f"listening on {args.endpoint} until Ctrl-C", file=sys.stderr)
             for result in results:
                 print(json.dumps(result.raw) if args.json else result_line(result), flush=True)
                 heard += 1

@@ -86,9 +86,12 @@ def test_status_for_a_person(tmp_path: Path, capsys: Captured) -> None:
     code, request = with_daemon(tmp_path, status, "status")
     assert code == 0 and request.op == "status"
     out = capsys.readouterr().out
-    assert out.startswith("serving, generation 3, 2 failovers\n  ! no ready standby\nframes   received 10  ok 7")
+    assert out.startswith(
+        "serving, generation 3, 2 failovers\n  ! no ready standby\nreload   generation 3 serves\n"
+        "http     http://127.0.0.1:8787\nframes   received 10  ok 7"
+    )
     assert "active   active    pid 7 on <cpu> (epoch 1)" in out and "latency  total" in out
-    assert "power    21.5 of 30.0 W, junction unreadable C, GPU 600 of at most 612 MHz" in out
+    assert "power    21.5 of 30.0 W, junction unreadable C, GPU 600 of at most 612 MHz\nboard    Orin <x>" in out
 
 
 def test_status_as_json_and_unfit_to_serve(tmp_path: Path, capsys: Captured) -> None:
