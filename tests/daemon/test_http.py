@@ -39,7 +39,8 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
         "frames": ledger.frames(), "reasons": dict(ledger.reasons), "queue": {"length": 4}, "slots": {"free": 30},
         "engines": [{"pid": 7, "role": "active", "state": "active", "device": "<cpu>", "epoch": 1}],
         "histograms": {"total": ledger.stages["total"].to_json()},
-        "reload": {"requested": 5, "done": 4, "result": "generation 3 serves"}, "http": "http://127.0.0.1:8787", "memory_max_percent": 100.0,
+        "reload": {"requested": 5, "done": 4, "result": "generation 3 serves"},
+        "http": "http://127.0.0.1:8787", "memory_max_percent": 100.0,
         "power": {"board_w": 21.5, "budget_w": 30.0, "tj_c": None, "gpu_hz": 600_000_000, "gpu_cap_hz": 612_000_000,
                   "level": "free", "reason": "under <budget>", "board": "Orin <x>"},
     }  # fmt: skip
