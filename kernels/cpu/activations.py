@@ -37,4 +37,64 @@ def activate(op: str, alpha: float, beta: float, x: Floats, y: Floats, gate: Flo
                  partial(np.clip, gate, np.float32(0), ONE, out=gate)]
         last: Call = (partial(np.multiply, x, gate, out=y)) if op == "HardSwish" else (partial(np.copyto, y, gate))
         return [*calls, last]
+    if op in ("Gelu", "GeluTanh", "Erf"):
+        return _error_function(op, x, y, gate)
+    if op == "Mish":                                   # tanh(ln(1 + e^x)) = t (t + 2) / (t (t + 2) + 2) with t = e^x
+        return [partial(np.minimum, x, np.float32(30), out=gate), partial(_mish, x, gate, y)]
+    if op in ("Elu", "Selu", "Celu"):
+        inner, outer, slope = {"Elu": (ONE, a, ONE), "Selu": (ONE, a * b, b), "Celu": (a, a, ONE)}[op]
+        return [partial(np.minimum, x, np.float32(0), out=gate), partial(np.divide, gate, inner, out=gate),
+                partial(np.expm1, gate, out=gate), partial(np.multiply, gate, outer, out=gate),
+                partial(np.maximum, x, np.float32(0), out=y), partial(np.multiply, y, slope, out=y),
+                partial(np.add, y, gate, out=y)]
+    if op == "Softsign":
+        return [partial(np.abs, x, out=gate), partial(np.add, gate, ONE, out=gate), partial(np.divide, x, gate, out=y)]
+    if op == "ThresholdedRelu":
+        return [partial(np.greater, x, a, out=gate), partial(_masked, x, gate, y)]
     raise ValueError(f"no float32 form of the activation {op}")
+
+
+def _masked(x: Floats, mask: Floats, y: Floats) -> None:
+    y[...] = np.where(mask != 0, x, np.float32(0))
+
+
+def _mish(x: Floats, t: Floats, y: Floats) -> None:
+    np.exp(t, out=t)
+    np.multiply(t, t + np.float32(2), out=t)
+    np.divide(t, t + np.float32(2), out=t)
+    np.multiply(x, t, out=y)
+
+
+def _error_function(op: str, x: Floats, y: Floats, gate: Floats) -> list[Call]:
+    if op == "Erf":
+        return [partial(erf, x, gate), partial(np.copyto, y, gate)]
+    if op == "Gelu":
+        inner: list[Call] = [partial(np.multiply, x, np.float32(np.sqrt(0.5)), out=gate), partial(erf, gate, gate)]
+    else:
+        inner = [partial(np.multiply, x, x, out=gate), partial(np.multiply, gate, np.float32(0.044715), out=gate),
+                 partial(np.add, gate, ONE, out=gate), partial(np.multiply, gate, x, out=gate),
+                 partial(np.multiply, gate, np.float32(np.sqrt(2 / np.pi)), out=gate), partial(np.tanh, gate, out=gate)]
+    return [*inner, partial(np.add, gate, ONE, out=gate), partial(np.multiply, gate, np.float32(0.5), out=gate),
+            partial(np.multiply, x, gate, out=y)]
+
+
+# erf(x) = x P(x^2) / Q(x^2) on |x| <= 4, a minimax fit for float32; beyond, +-1 to the last bit
+NUMERATOR = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
+             -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)
+DENOMINATOR = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
+               -1.42647390514189e-02)
+
+
+def erf(x: Floats, y: Floats) -> None:
+    """y = erf(x), within 4e-7; y may be x."""
+    z = np.clip(x, np.float32(-4), np.float32(4))
+    square = z * z
+    top, bottom = np.full_like(z, NUMERATOR[0]), np.full_like(z, DENOMINATOR[0])
+    for value in NUMERATOR[1:]:
+        top *= square
+        top += np.float32(value)
+    for value in DENOMINATOR[1:]:
+        bottom *= square
+        bottom += np.float32(value)
+    top *= z
+    np.divide(top, bottom, out=y)

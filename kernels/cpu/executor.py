@@ -17,7 +17,7 @@ import numpy as np
 from ..ir.errors import GoldenMismatch, ProgramError
 from ..ir.program import Program, programs_from_text
 from ..ir.steps import STEPS, Step
-from . import convolution, depthwise, flat, images
+from . import convolution, depthwise, flat, flat_products, images, resampling
 from .binding import Array, Binding, Call
 
 GOLDEN_TOLERANCE = 1e-4
@@ -39,7 +39,7 @@ def snake(name: str) -> str:
 
 
 def function_of(kind: str) -> Callable[[Any, Binding, int], list[Call]]:
-    for module in (convolution, depthwise, images, flat):
+    for module in (convolution, depthwise, images, resampling, flat, flat_products):
         found = getattr(module, snake(kind), None)
         if found is not None:
             return found  # type: ignore[no-any-return]

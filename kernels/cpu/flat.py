@@ -5,17 +5,27 @@ Bound by `executor.py`. Given exact inputs the results are the same bits on ever
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
 from ..ir.errors import ProgramError
-from ..ir.steps import Binary, Cut, FromFlat, Join, Softmax, ToFlat, Transpose, Unary
+from ..ir.flat_steps import Binary, Cut, Join, Softmax, Transpose, Unary
+from ..ir.steps import FromFlat, ToFlat
 from ..pre import polynomial
 from .activations import activate
-from .binding import Binding, Call
+from .binding import Array, Binding, Call
+from .epilogue import bounds
 
-BINARY = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide}
+BINARY: dict[str, Callable[..., Array]] = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "maximum": np.maximum,
+    "minimum": np.minimum, "power": np.power, "equal": np.equal, "greater": np.greater, "less": np.less,
+    "greater_equal": np.greater_equal, "less_equal": np.less_equal, "and": np.logical_and, "or": np.logical_or,
+    "xor": np.logical_xor, "modulo": np.fmod}
+ELEMENTARY: dict[str, Callable[..., Array]] = {
+    "Sqrt": np.sqrt, "Neg": np.negative, "Abs": np.abs, "Ceil": np.ceil, "Floor": np.floor, "Round": np.rint,
+    "Sign": np.sign, "Log": np.log, "Sin": np.sin, "Cos": np.cos, "Not": np.logical_not}
 
 
 def to_flat(step: ToFlat, at: Binding, frame: int) -> list[Call]:
@@ -47,7 +57,8 @@ def unary(step: Unary, at: Binding, frame: int) -> list[Call]:
     x, y = at.view(step.x, frame), at.view(step.y, frame)
     op = step.op
     if op == "Clip":
-        return [partial(np.clip, x, step.low, step.high, out=y)]
+        low, high = bounds(step.low, step.high)
+        return [partial(np.maximum, x, low, out=y), partial(np.minimum, y, high, out=y)]
     if op == "Exp":
         return [partial(polynomial.exp, x, out=y)]
     if op == "Sigmoid":
@@ -57,10 +68,12 @@ def unary(step: Unary, at: Binding, frame: int) -> list[Call]:
     if op == "SiLU":
         gate = at.scratch("gate", x.shape)
         return [partial(polynomial.sigmoid, x, out=gate), partial(np.multiply, x, gate, out=y)]
-    if op == "Sqrt":
-        return [partial(np.sqrt, x, out=y)]
-    if op == "Neg":
-        return [partial(np.negative, x, out=y)]
+    if op in ELEMENTARY:
+        return [partial(ELEMENTARY[op], x, out=y)]
+    if op == "Reciprocal":
+        return [partial(np.divide, np.float32(1), x, out=y)]
+    if op == "Boolean":
+        return [partial(np.not_equal, x, np.float32(0), out=y)]
     try:
         return activate(op, step.alpha, step.beta, x, y, at.scratch("gate", x.shape))
     except ValueError as error:
@@ -70,7 +83,14 @@ def unary(step: Unary, at: Binding, frame: int) -> list[Call]:
 def binary(step: Binary, at: Binding, frame: int) -> list[Call]:
     a = at.view(step.a, frame) if step.a else at.constant(step.constant)
     b = at.view(step.b, frame) if step.b else at.constant(step.constant)
-    y, function = at.view(step.y, frame), BINARY[step.op]
+    y = at.view(step.y, frame)
+    if step.op == "prelu":
+        part = at.scratch("gate", y.shape)
+        return [partial(np.minimum, a, np.float32(0), out=part), partial(np.multiply, part, b, out=part),
+                partial(np.maximum, a, np.float32(0), out=y), partial(np.add, y, part, out=y)]
+    function = BINARY.get(step.op)
+    if function is None:
+        raise ProgramError(f"step '{step.name}': this executor does not know {step.op}: rebuild the plan")
     return [partial(function, a, b, out=y)]
 
 

@@ -9,19 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """`name` is the graph node's name: messages and checksums use it."""
-
-    name: str
-
-    def reads(self) -> tuple[str, ...]:
-        names = (getattr(self, k, "") for k in ("x", "a", "b", "residual"))
-        return (*(n for n in names if n), *getattr(self, "xs", ()))
-
-    def writes(self) -> tuple[str, ...]:
-        return (self.y,) if hasattr(self, "y") else ()
+from .flat_steps import FLAT_STEPS
+from .step import Step as Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,65 +221,33 @@ class FromFlat(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Unary(Step):
-    """Float tail: y = op(x); exp, sigmoid, softplus are the polynomials of kernels/pre/polynomial.py."""
+class Stuff(Step):
+    """x with `stride` - 1 zeros between its pixels, then `crop` (top, left, bottom, right) cut off; scale kept.
 
-    op: str
-    x: str
-    y: str
-    alpha: float = 0.0
-    beta: float = 0.0
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Binary(Step):
-    """Float tail: add, subtract, multiply, divide, one IEEE rounding; `constant` replaces a ("a") or b ("b")."""
-
-    op: str
-    a: str
-    b: str
-    y: str
-    constant: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Transpose(Step):
-    """Axes of a flat tensor in the order `perm`."""
+    A transposed convolution is this and a convolution.
+    """
 
     x: str
     y: str
-    perm: tuple[int, ...]
+    stride: tuple[int, int]
+    crop: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Join(Step):
-    """Concat along `axis` of flat tensors."""
+class ResampleF32(Step):
+    """Rows first, then columns: v = x[low], y = v + part * (x[high] - v).
 
-    xs: tuple[str, ...]
-    y: str
-    axis: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cut(Step):
-    """Slice of a flat tensor: (start, stop, step) an axis; stop -1 with a negative step means past the first."""
+    `rows`, `columns` name (2, size of y) int64 constants of (low, high), `row_parts`, `column_parts` float32 ones.
+    """
 
     x: str
     y: str
-    ranges: tuple[tuple[int, int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Softmax(Step):
-    """Float tail; statistics in float32, toleranced."""
-
-    x: str
-    y: str
-    axis: int
+    rows: str
+    row_parts: str
+    columns: str
+    column_parts: str
 
 
 STEPS: dict[str, type[Step]] = {kind.__name__: kind for kind in (
     ConvI8, DepthwiseI8, ConvF32, DepthwiseF32, MaxPool, AveragePoolI8, AveragePoolF32, Upsample, AddI8, AddF32, MulI8,
-    MulF32, TableI8, RequantiseI8, ActivationF32, Copy, ToFlat, FromFlat, Unary, Binary, Transpose, Join, Cut, Softmax)}
+    MulF32, TableI8, RequantiseI8, ActivationF32, Copy, ToFlat, FromFlat, Stuff, ResampleF32, *FLAT_STEPS)}

@@ -17,12 +17,8 @@ def _full_pads(graph: Graph, node: Node) -> list[int] | None:
     value = graph.constants.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
     if node.op != "Pad" or len(graph.shape(node.output)) != 4 or (value is not None and value.any()):
         return None
-    given = graph.constants[node.inputs[1]].tolist()
-    axes = graph.constants[node.inputs[3]].tolist() if len(node.inputs) > 3 and node.inputs[3] else [0, 1, 2, 3]
-    full = [0] * 8
-    for i, axis in enumerate(axes):
-        full[axis % 4], full[axis % 4 + 4] = given[i], given[len(axes) + i]
-    return full
+    full: list[int] = graph.constants[node.inputs[1]].tolist()
+    return full if min(full) >= 0 and not node.attrs else None
 
 
 def absorb_pads(graph: Graph) -> Graph:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..ir.elementwise import ACTIVATIONS
 from ..ir.graph import Array, Graph, Node, TensorInfo
-from ..ir.reference import ACTIVATIONS
 
 FLATTENING = frozenset({"Flatten", "Reshape", "Squeeze"})
 MOVED = frozenset(ACTIVATIONS) | {"Clip", "Identity", "Dropout"}
@@ -75,7 +75,8 @@ def dense_as_convolution(graph: Graph) -> Graph:
             if len(node.inputs) > 2 and node.inputs[2]:
                 bias = graph.constants[node.inputs[2]].astype(np.float64) * node.attrs.get("beta", 1.0)
             out.as_convolution(node, weight if node.attrs.get("transB") else weight.T, bias)
-        elif node.op == "MatMul":
+        elif node.op == "MatMul" and node.inputs[1] in graph.constants and len(shape) == 2 \
+                and shape[0] == 1 and len(graph.shape(node.inputs[1])) == 2:
             out.as_convolution(node, graph.constants[node.inputs[1]].T, None)
         else:
             out.nodes.append(node)

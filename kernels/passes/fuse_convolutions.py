@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ir.graph import Graph, Node
-from ..ir.reference import ACTIVATIONS
 
-TABLES = frozenset(ACTIVATIONS) - {"Relu"}
+TABLES = frozenset({"Sigmoid", "SiLU", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu"})
 
 
 def _bounds(graph: Graph, node: Node) -> tuple[float | None, float | None] | None:

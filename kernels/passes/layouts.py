@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from ..ir.graph import Graph, Node, TensorInfo
 from .channel_map import SAME_MAP
 
-ALWAYS = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Resize"})
-IN_BODY = SAME_MAP | {"Concat", "Split", "Pad"}
+ALWAYS = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Resize", "ZeroStuff"})
+IN_BODY = SAME_MAP | {"Concat", "Split", "Pad", "ChannelGather"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,13 @@ def _is_image_node(graph: Graph, node: Node, body: frozenset[str]) -> bool:
     shapes = [graph.shape(name) for name in (*live, *node.outputs)]
     if any(len(shape) != 4 or shape[0] != 1 for shape in shapes):
         return False
+    if node.op == "AveragePool" and max(node.attrs["dilations"]) > 1:
+        return False
     if node.op in ALWAYS:
         return True
     if node.op not in IN_BODY or node.name not in body:
+        return False
+    if node.op == "Pad" and (node.attrs or (node.inputs[2:] and graph.constants[node.inputs[2]].any())):
         return False
     if node.op in ("Concat", "Split"):
         return node.attrs.get("axis", 0) % 4 == 1 and (node.op == "Split" or len(live) == len(node.inputs))
@@ -43,7 +47,7 @@ def _is_image_node(graph: Graph, node: Node, body: frozenset[str]) -> bool:
 
 def assign_layouts(graph: Graph) -> Layouts:
     body = graph.body
-    images = {i.name for i in graph.inputs if len(i.shape) == 4}
+    images = {i.name for i in graph.inputs if len(i.shape) == 4 and i.shape[0] == 1}
     nodes: list[Node] = []
     image_nodes: list[Node] = []
     tensors: dict[str, TensorInfo] = {}

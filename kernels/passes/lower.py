@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ..ir.graph import Graph
 from ..ir.program import Program
 from ..ir.steps import FromFlat, ToFlat
-from .lower_flat import lower_flat
+from .lower_flat import fill_constant, lower_flat, refuse_output
 from .lower_images import lower_image
 from .lowering import Array, Lowering, Numbers
 from .packing import is_depthwise, pack_channels, pack_weight
@@ -34,4 +34,9 @@ def lower(graph: Graph, batches: Iterable[int], numbers: Numbers) -> tuple[dict[
             out.steps.append(ToFlat(node.name, node.inputs[0], node.output))
         else:
             lower_flat(node, out)
+    for name in dict.fromkeys(out.graph.outputs):
+        if name in out.graph.constants:
+            fill_constant(name, out)
+        elif out.graph.tensors[name].dtype != "float32":
+            raise refuse_output(name, out.graph.tensors[name].dtype, out)
     return {batch: out.program(batch) for batch in batches}, out.constants

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..ir.elementwise import ACTIVATIONS
 from ..ir.errors import refuse
 from ..ir.graph import Graph, Node
-from ..ir.reference import ACTIVATIONS
-from ..ir.steps import ActivationF32, AddF32, AveragePoolF32, ConvF32, DepthwiseF32, MulF32, Step
+from ..ir.steps import ActivationF32, AddF32, AveragePoolF32, ConvF32, DepthwiseF32, MulF32, ResampleF32, Step
+from ..ir.windowed import element_counts
 from .lower_flat import activation_parameters
 from .lowering import Array, Lowering
 from .packing import is_depthwise, pack_channels, pack_weight
@@ -39,14 +40,7 @@ def counts(node: Node, shape: tuple[int, ...], out: tuple[int, ...]) -> Array:
     """(Ho, Wo) number of elements that each place of an average pool divides by."""
     if node.op == "GlobalAveragePool":
         return np.full(out[2:], shape[2] * shape[3], dtype=np.float64)
-    a = node.attrs
-    if a.get("count_include_pad"):
-        return np.full(out[2:], float(np.prod(a["kernel_shape"])))
-    sides = []
-    for i in (0, 1):
-        start = np.arange(out[2 + i]) * a["strides"][i] - a["pads"][i]
-        sides.append(np.minimum(start + a["kernel_shape"][i], shape[2 + i]) - np.maximum(start, 0))
-    return np.asarray(np.outer(*sides), dtype=np.float64)
+    return element_counts(node, shape[2:], out[2:])
 
 
 def pool_window(node: Node, shape: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int], tuple[int, ...]]:
@@ -80,6 +74,8 @@ def emit_f32(node: Node, out: Lowering) -> Step:
         if graph.shape(a)[2:] == (1, 1) and graph.shape(b)[2:] != (1, 1):
             a, b = b, a
         return MulF32(node.name, a, b, y.name)
+    if node.op == "Resize":
+        return _resample(node, out)
     if node.op in ("Relu", "Clip"):
         low, high = clip_bounds(node, graph)
         return ActivationF32(node.name, x.name, y.name, "", low=low, high=high)
@@ -87,6 +83,17 @@ def emit_f32(node: Node, out: Lowering) -> Step:
         alpha, beta = activation_parameters(node.op, node.attrs)
         return ActivationF32(node.name, x.name, y.name, node.op, alpha, beta)
     raise out.refuse(node, "not supported on an image in the body", "export the model without it")
+
+
+def _resample(node: Node, out: Lowering) -> Step:
+    x, y = out.tensors[node.inputs[0]], out.tensors[node.output]
+    names = []
+    for axis, what in ((2, "rows"), (3, "columns")):
+        same = (axis, tuple(range(x.shape[axis - 2])), tuple(range(x.shape[axis - 2])), (0.0,) * x.shape[axis - 2])
+        _, low, high, part = next((p for p in node.attrs["positions"] if p[0] == axis), same)
+        names.append(out.constant(f"{node.name}/{what}", np.array([low, high], dtype=np.int64)))
+        names.append(out.constant(f"{node.name}/{what} parts", np.array(part, dtype=np.float32)))
+    return ResampleF32(node.name, x.name, y.name, *names)
 
 
 def _convolution(node: Node, out: Lowering) -> Step:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from ..ir.graph import Node
 from ..ir.program import Tensor
-from ..ir.steps import Copy, MaxPool, Upsample
+from ..ir.steps import Copy, MaxPool, Stuff, Upsample
 from .lowering import Lowering
 from .packing import runs
 
-KEEPS_TYPE = frozenset({"MaxPool", "Resize", "Pad", "Concat", "Split"})
+KEEPS_TYPE = frozenset({"MaxPool", "Resize", "Pad", "Concat", "Split", "ChannelGather", "ZeroStuff"})
 
 
 def lower_image(node: Node, out: Lowering) -> None:
     """Adds the step of an image node; those outside KEEPS_TYPE come from the precision's Numbers."""
     x = out.tensors[node.inputs[0]]
-    if node.op not in KEEPS_TYPE:
+    if node.op not in KEEPS_TYPE or "positions" in node.attrs:
         readers = out.graph.consumers.get(node.output, ())
         body_reads = any(reader.name in out.layouts.body for reader in readers)
         dtype = out.numbers.dtype(node, node.output, body_reads)
@@ -36,6 +36,11 @@ def lower_image(node: Node, out: Lowering) -> None:
                              a["dilations"]))
     elif node.op == "Resize":
         out.steps.append(Upsample(node.name, x.name, y.name, node.attrs["factors"]))
+    elif node.op == "ZeroStuff":
+        out.steps.append(Stuff(node.name, x.name, y.name, node.attrs["strides"], node.attrs["crop"]))
+    elif node.op == "ChannelGather":
+        moved = runs(x, y, 0, node.attrs["channels"])
+        out.steps.append(Copy(node.name, x.name, y.name, moved))
     elif node.op == "Pad":
         _pad(node, x, y, out)
     elif node.op == "Concat":
@@ -48,13 +53,6 @@ def lower_image(node: Node, out: Lowering) -> None:
 
 
 def _pad(node: Node, x: Tensor, y: Tensor, out: Lowering) -> None:
-    given = out.graph.constants[node.inputs[1]].tolist()
-    axes = [0, 1, 2, 3]
-    if len(node.inputs) > 3 and node.inputs[3]:
-        axes = [int(i) % 4 for i in out.graph.constants[node.inputs[3]]]
-    begin = dict(zip(axes, given, strict=False))
-    value = out.graph.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
-    if value is not None and value.any():
-        raise out.refuse(node, f"pads with {value.reshape(-1)[0]}", "only zero padding is taken here")
-    out.steps.append(Copy(node.name, x.name, y.name, runs(x, y, begin.get(1, 0)),
-                          (begin.get(2, 0), begin.get(3, 0)), clear=True))
+    begin = out.graph.constants[node.inputs[1]].tolist()[:4]
+    out.steps.append(Copy(node.name, x.name, y.name, runs(x, y, begin[1]), (begin[2], begin[3]),
+                          clear=True))

@@ -61,9 +61,10 @@ class Lowering:
         self.constants[name] = np.ascontiguousarray(value)
         return name
 
-    def declare(self, name: str, dtype: str, exact: bool = False, alias: str = "") -> Tensor:
+    def declare(self, name: str, dtype: str, exact: bool = False, alias: str = "",
+                shape: tuple[int, ...] | None = None) -> Tensor:
         """Adds the tensor `name`; flat ones may be an `alias` of another (same bytes, other shape)."""
-        shape = self.graph.shape(name)
+        shape = self.graph.shape(name) if shape is None else shape
         if name in self.layouts.images:
             view = self.map.views[name]
             starts = self.map.starts(view.root)

@@ -16,10 +16,10 @@ from .channel_map import UNIT
 Array = npt.NDArray[Any]
 
 
-def runs(x: Tensor, y: Tensor, at: int) -> tuple[tuple[int, int, int], ...]:
-    """Physical channel runs (from, to, count) that put x's channels at y's logical channels from `at` on."""
+def runs(x: Tensor, y: Tensor, at: int, order: tuple[int, ...] | None = None) -> tuple[tuple[int, int, int], ...]:
+    """Physical channel runs (from, to, count) that put x's channels, in `order`, at y's from `at` on."""
     found: list[tuple[int, int, int]] = []
-    for source, target in zip(x.channels(), y.channels()[at:], strict=False):
+    for source, target in zip(x.channels()[list(order)] if order else x.channels(), y.channels()[at:], strict=False):
         if found and found[-1][0] + found[-1][2] == source and found[-1][1] + found[-1][2] == target:
             found[-1] = (found[-1][0], found[-1][1], found[-1][2] + 1)
         else:

@@ -13,7 +13,8 @@ from models import Net, detector_onnx
 from orind.kernels.cpu.executor import FUNCTIONS, ProgramRunner, function_of
 from orind.kernels.ir.errors import ProgramError
 from orind.kernels.ir.program import program_from_json, programs_from_text, programs_to_text
-from orind.kernels.ir.steps import STEPS, ConvF32, Unary
+from orind.kernels.ir.flat_steps import Unary
+from orind.kernels.ir.steps import STEPS, ConvF32
 from orind.kernels.passes.arena import Lifetime, place
 from orind.kernels.passes.channel_map import map_channels
 from orind.kernels.passes.layouts import assign_layouts
@@ -81,8 +82,8 @@ def test_missing_constant_and_unknown_tail_function() -> None:
     step = next(s for s in runner.program.steps if isinstance(s, ConvF32))
     with pytest.raises(ProgramError, match="lacks the tensor"):
         ProgramRunner(runner.program, {k: v for k, v in constants.items() if k != step.weight})
-    steps = [replace(s, op="Erf") if isinstance(s, Unary) else s for s in runner.program.steps]
-    with pytest.raises(ProgramError, match="does not know Erf"):
+    steps = [replace(s, op="Fresnel") if isinstance(s, Unary) else s for s in runner.program.steps]
+    with pytest.raises(ProgramError, match="does not know Fresnel"):
         ProgramRunner(replace(runner.program, steps=tuple(steps)), constants)
 
 

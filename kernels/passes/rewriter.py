@@ -1,0 +1,51 @@
+"""Writes a graph anew, node by node, with names of its own for what it adds. Callers: passes that replace nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ir.graph import Array, Graph, Node, TensorInfo
+
+Shape = tuple[int, ...]
+
+
+class Rewriter:
+    """Collects nodes, constants and tensors of a new graph; `add` names what it makes after `node`."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes: list[Node] = []
+        self.constants: dict[str, Array] = {}
+        self.tensors: dict[str, TensorInfo] = {}
+        self.node = Node("", "", (), ("",))
+        self.count = 0
+
+    def shape(self, name: str) -> Shape:
+        if name in self.tensors:
+            return self.tensors[name].shape
+        return tuple(self.constants[name].shape) if name in self.constants else self.graph.shape(name)
+
+    def constant(self, value: Array) -> str:
+        self.count += 1
+        name = f"{self.node.name}/value {self.count}"
+        self.constants[name] = value
+        return name
+
+    def number(self, value: float) -> str:
+        return self.constant(np.array(value, dtype=np.float32))
+
+    def add(self, op: str, inputs: tuple[str, ...], shape: Shape, last: bool = False, **attrs: object) -> str:
+        """`last`: makes the output of the node that is replaced."""
+        self.count += 1
+        output = self.node.output if last else f"{self.node.name}/{op} {self.count}"
+        name = self.node.name if last else output
+        self.nodes.append(Node(name, op, inputs, (output,), attrs))
+        if not last:
+            self.tensors[output] = TensorInfo(output, shape)
+        return output
+
+    def reshape(self, x: str, shape: Shape, last: bool = False) -> str:
+        return self.add("Reshape", (x, self.constant(np.array(shape, dtype=np.int64))), shape, last)
+
+    def finish(self) -> Graph:
+        return self.graph.rebuilt(self.nodes, constants=self.constants, tensors=self.tensors.values())
