@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from .bounded_json import encode_object, parse_object
 from .errors import WireError
+from .outcomes import OUTCOMES as OUTCOMES
 
-OUTCOMES = ("ok", "degraded", "stale", "rejected", "expired", "error", "dropped")
 TOPIC_PREFIX = b"res/"
 RESULT_JSON_BYTES_MAX = 1 << 20
 RESULT_ROWS_BYTES_MAX = 1 << 28
@@ -38,6 +38,7 @@ class Result:
     objects: [{label, score, box: [x1, y1, x2, y2]}] in source pixels; classes: [{label, score}].
     boxes: float32 (N, 6) x1, y1, x2, y2, score, class; tensor: float32 of any shape, for models without a decoder.
     latency_ms: stage -> milliseconds. raw: the JSON object as it came.
+    rows_kept: False in the repeat of an answer whose float32 part was too large to be kept: it came once.
     """
 
     camera: str | None
@@ -56,6 +57,7 @@ class Result:
     boxes: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, ROW_WIDTH), np.float32))
     tensor: NDArray[np.float32] | None = None
     raw: dict[str, Any] = field(default_factory=dict)
+    rows_kept: bool = True
 
     @property
     def ok(self) -> bool:
@@ -79,8 +81,12 @@ def build_result(
     latency_ms: Mapping[str, float] | None = None,
     boxes: NDArray[np.float32] | None = None,
     tensor: NDArray[np.float32] | None = None,
+    rows_kept: bool = True,
 ) -> list[bytes]:
-    """The two or three parts of a result. Raises ValueError for an unknown outcome or a number that is not finite."""
+    """The two or three parts of a result. Raises ValueError for an unknown outcome or a number that is not finite.
+
+    rows_kept False: the same without its float32 part, and it says so (a tensor's `shape` goes with the tensor).
+    """
     if outcome not in OUTCOMES:
         raise ValueError(f"outcome {outcome!r} is none of {', '.join(OUTCOMES)}")
     fields: dict[str, Any] = {
@@ -97,12 +103,14 @@ def build_result(
         fields["classes"] = classes
     if latency_ms is not None:
         fields["latency_ms"] = latency_ms
-    if tensor is not None:
+    rows = boxes if tensor is None else tensor
+    if rows is not None and not rows_kept:
+        rows, fields["rows_kept"] = None, False
+    elif tensor is not None:
         fields["shape"] = list(tensor.shape)
     if repeated:
         fields["repeated"] = True  # last, where mark_repeated looks for it
     parts = [result_topic(camera), encode_object(fields)]
-    rows = boxes if tensor is None else tensor
     if rows is not None:
         parts.append(np.ascontiguousarray(rows, np.float32).tobytes())
     return parts
@@ -142,6 +150,7 @@ def parse_result(parts: Sequence[bytes]) -> Result:
     result = Result(
         get("camera"), get("seq"), get("trigger"), get("ts_ns"), get("clock"), fields["outcome"], get("reason"),
         get("repeated") is True, get("model"), get("generation"), objects, classes, latency_ms, raw=fields,
+        rows_kept=get("rows_kept") is not False,
     )  # fmt: skip
     if len(parts) == 3:
         _attach_rows(result, parts[2], get("shape"))

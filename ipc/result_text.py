@@ -15,6 +15,8 @@ def result_line(result: Result) -> str:
         words.append("(repeated)")
     if result.reason:
         words.append(f"({result.reason})")
+    if not result.rows_kept:
+        words.append("(its rows came with the first answer only)")
     if result.objects:
         shown = [_finding(found) for found in result.objects[:OBJECTS_MAX]]
         rest = len(result.objects) - len(shown)
@@ -23,7 +25,7 @@ def result_line(result: Result) -> str:
         words.append(", ".join(_finding(found) for found in result.classes[:OBJECTS_MAX]))
     elif result.tensor is not None:
         words.append(f"float32 {list(result.tensor.shape)}")
-    elif result.outcome == "ok":
+    elif result.outcome == "ok" and result.rows_kept:
         words.append("nothing found")
     total = result.latency_ms.get("total")
     if total is not None:

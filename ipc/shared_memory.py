@@ -11,8 +11,8 @@ import contextlib
 import fcntl
 import mmap
 import os
-from pathlib import Path
 
+from . import meminfo
 from .errors import IpcError
 
 PAGE = mmap.PAGESIZE
@@ -24,14 +24,6 @@ def round_to_page(size: int) -> int:
     return -(-size // PAGE) * PAGE
 
 
-def available_bytes() -> int:
-    """What the kernel says can be allocated without pushing somebody out."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise IpcError("/proc/meminfo has no MemAvailable: orind needs Linux 3.14 or later")
-
-
 def create(name: str, size: int) -> int:
     """A memfd of `size` bytes, every page allocated now, sealed against resizing. Raises IpcError when memory is short.
 
@@ -39,7 +31,7 @@ def create(name: str, size: int) -> int:
     process without root cannot reopen a read-only descriptor for writing through /proc. The size is held against the
     free memory first: fallocate on a memfd does not fail in time, the kernel kills this process instead (measured).
     """
-    free = available_bytes()
+    free = meminfo.read().available
     if size > free:
         raise IpcError(
             f"shared memory {name!r} of {size} bytes cannot be allocated, {free} are free: "
