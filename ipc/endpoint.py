@@ -8,7 +8,9 @@ high-water mark is below 2 (HWM 1 loses replies, pyzmq #2040), ipc paths are bou
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -43,10 +45,42 @@ def check_endpoint(endpoint: str) -> None:
     scheme, mark, rest = endpoint.partition("://")
     if not mark or scheme not in ("ipc", "tcp", "inproc") or not rest:
         raise EndpointError(f"endpoint {endpoint!r}: use ipc:///path or tcp://host:port")
-    if scheme == "ipc" and len(rest.encode()) > IPC_PATH_BYTES_MAX:
+    if not rest.isprintable():
+        raise EndpointError(f"endpoint {endpoint!r}: it holds control characters")
+    if scheme == "ipc":
+        _check_ipc(endpoint, rest)
+    elif scheme == "tcp":
+        host, _, port = rest.rpartition(":")
+        if not host or not (port == "*" or (port.isascii() and port.isdigit())):
+            raise EndpointError(f"endpoint {endpoint!r}: tcp needs a port, as in tcp://127.0.0.1:5555")
+        if port != "*" and not (len(port) <= 5 and 1 <= int(port) <= 65_535):
+            raise EndpointError(f"endpoint {endpoint!r}: a port is a number from 1 to 65535")
+
+
+def _check_ipc(endpoint: str, path: str) -> None:
+    if len(os.fsencode(path)) > IPC_PATH_BYTES_MAX:
         raise EndpointError(f"endpoint {endpoint!r}: an ipc path has at most {IPC_PATH_BYTES_MAX} bytes")
-    if scheme == "tcp" and not rest.rpartition(":")[2].strip("*").isdigit() and not rest.endswith(":*"):
-        raise EndpointError(f"endpoint {endpoint!r}: tcp needs a port, as in tcp://127.0.0.1:5555")
+    if path == "*":
+        raise EndpointError(f"endpoint {endpoint!r}: name the path, nobody would know the one that ZeroMQ makes up")
+
+
+def check_place(endpoint: str) -> None:
+    """Raises EndpointError where binding an ipc path would remove what lies there: ZeroMQ unlinks any file."""
+    path = ipc_path(endpoint)
+    try:
+        mode = Path(path).lstat().st_mode if path else stat.S_IFSOCK
+    except OSError:
+        return  # nothing there, or the bind itself will say why it cannot be reached
+    if stat.S_ISDIR(mode):
+        raise EndpointError(f"endpoint {endpoint!r} is a directory: name a file in it")
+    if not stat.S_ISSOCK(mode):
+        raise EndpointError(f"endpoint {endpoint!r}: a file that is no socket lies there, it would be removed")
+
+
+def ipc_path(endpoint: str) -> str:
+    """The socket file of an endpoint; '' for tcp and for abstract names."""
+    scheme, _, rest = endpoint.partition("://")
+    return rest if scheme == "ipc" and not rest.startswith("@") else ""
 
 
 def is_local(endpoint: str) -> bool:
@@ -56,8 +90,14 @@ def is_local(endpoint: str) -> bool:
 
 
 def make_socket(context: Context, kind: int, *, hwm: int, linger_ms: int, max_bytes: int = -1) -> Socket:
-    """A socket with its limits set before it is attached. max_bytes: per part; libzmq drops the peer above."""
-    sock: Socket = context.socket(kind)
+    """A socket with its limits set before it is attached. max_bytes: per part; libzmq drops the peer above.
+
+    Raises EndpointError.
+    """
+    try:
+        sock: Socket = context.socket(kind)
+    except zmq.ZMQError as error:
+        raise EndpointError(f"no further ZeroMQ socket can be made: {error}") from None
     sock.setsockopt(zmq.LINGER, linger_ms)
     sock.setsockopt(zmq.SNDHWM, max(HWM_LEAST, hwm))
     sock.setsockopt(zmq.RCVHWM, max(HWM_LEAST, hwm))
@@ -79,7 +119,10 @@ def attach(sock: Socket, endpoint: str, *, bind: bool, fd: int | None = None) ->
             sock.setsockopt(zmq.USE_FD, os.dup(fd))
         if not bind:
             sock.connect(endpoint)
-        elif endpoint.startswith("ipc://"):
+            return
+        if fd is None:
+            check_place(endpoint)
+        if endpoint.startswith("ipc://"):
             before = os.umask(IPC_UMASK)
             try:
                 sock.bind(endpoint)
@@ -87,7 +130,7 @@ def attach(sock: Socket, endpoint: str, *, bind: bool, fd: int | None = None) ->
                 os.umask(before)
         else:
             sock.bind(endpoint)
-    except zmq.ZMQError as error:
+    except (zmq.ZMQError, OSError) as error:
         sock.close()
         verb = "bound" if bind else "connected"
         why = "it is in use by another process" if error.errno == zmq.EADDRINUSE else str(error)

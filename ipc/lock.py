@@ -26,14 +26,15 @@ class InstanceLock:
             raise EndpointError(f"lock file {self.path} cannot be opened: {error.strerror}") from None
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self.fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(self.fd)
-            raise EndpointError(
-                f"another orind (pid {holder}) holds {self.path}: stop it first, or use another run directory"
-            ) from None
-        os.ftruncate(self.fd, 0)
-        os.pwrite(self.fd, f"{os.getpid()}\n".encode(), 0)
+            os.ftruncate(self.fd, 0)
+            os.pwrite(self.fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            text = f"lock file {self.path} cannot be written: {error.strerror}"
+            if isinstance(error, BlockingIOError):
+                holder = _holder(self.fd)
+                text = f"another orind (pid {holder}) holds {self.path}: stop it first, or use another run directory"
+            self.close()
+            raise EndpointError(text) from None
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -45,6 +46,14 @@ class InstanceLock:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _holder(fd: int) -> str:
+    """The process id that the holder wrote down."""
+    try:
+        return os.pread(fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
+    except OSError:
+        return "unknown"
 
 
 def lock_endpoint(endpoint: str) -> InstanceLock | None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import zmq
 
 from .endpoint import Context, attach, make_socket, send_parts
+from .gate import Gate
 
 
 class ResultSink:
@@ -24,7 +25,11 @@ class ResultSink:
         self.published = 0
         # A PUB socket reads subscriptions only, so the bound on what a peer may send is small.
         self.socket = make_socket(context, zmq.PUB, hwm=hwm, linger_ms=500, max_bytes=1024)
-        attach(self.socket, endpoint, bind=bind, fd=fd)
+        self.gate: Gate | None = None
+        if bind and fd is None:
+            self.gate = Gate(self.socket, endpoint)
+        else:
+            attach(self.socket, endpoint, bind=bind, fd=fd)
 
     def publish(self, parts: Sequence[bytes]) -> None:
         """[topic][JSON][rows]. Returns at once."""
@@ -32,4 +37,6 @@ class ResultSink:
         self.published += 1
 
     def close(self) -> None:
+        if self.gate is not None:
+            self.gate.close()
         self.socket.close()

@@ -2,7 +2,7 @@
 
 Driven by main's one poller, never blocking. Invariant: whatever arrives, in however many parts, comes out as one
 RawFrame: bounded copies of everything but the payload, the payload without a copy, and for ROUTER the whole envelope,
-so that every frame can be answered, the malformed ones too.
+so that every frame can be answered, the malformed ones too. Only an envelope that no ZeroMQ socket makes is discarded.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ from typing import NamedTuple
 import zmq
 
 from .endpoint import EVENTS, NOBLOCK, READABLE, Context, attach, is_local, make_socket, send_parts
+from .gate import Gate
 from .wire import CAMERA_BYTES_MAX, HEADER_BYTES_MAX
 
 KINDS = {"router": zmq.ROUTER, "pull": zmq.PULL, "sub": zmq.SUB}
 PARTS_MAX = 12  # of a message; what a hostile sender adds beyond is read and forgotten
+ENVELOPE_PARTS_MAX = 8  # three proxies in a row and REQ_CORRELATE
+ENVELOPE_PART_BYTES_MAX = 255  # a ROUTER id's own limit
 DRAIN_MAX = 64
+PARTS_PER_DRAIN = 1024  # about a millisecond
 OVERSIZE_ROOM = 65_536
 NO_BYTES = memoryview(b"")
 
@@ -57,6 +61,7 @@ class Source:
         self.same_host = is_local(endpoint)
         self.unroutable = 0  # the client is gone
         self.full = 0  # the client does not read
+        self.discarded = 0  # messages whose envelope nobody could be asked to echo
         self.max_bytes = 4 * slot_bytes + OVERSIZE_ROOM
         self.socket = make_socket(context, KINDS[kind], hwm=hwm, linger_ms=500, max_bytes=self.max_bytes)
         if kind == "router":
@@ -64,29 +69,50 @@ class Source:
             self.socket.setsockopt(zmq.SNDHWM, 1000)  # replies are small; a slow client costs nobody else
         for prefix in ([camera.encode() for camera in cameras] or [b""]) if kind == "sub" else []:
             self.socket.subscribe(prefix)
-        attach(self.socket, endpoint, bind=bind, fd=fd)
+        self.gate: Gate | None = None
+        if bind and fd is None:
+            self.gate = Gate(self.socket, endpoint)
+        else:
+            attach(self.socket, endpoint, bind=bind, fd=fd)
         self._router = kind == "router"
+        self._message: list[zmq.Frame] = []  # parts of a message that the last drain could not finish
 
     def drain(self, limit: int = DRAIN_MAX) -> list[RawFrame]:
-        """Everything that is there, at most `limit`, oldest first; main calls it before each dispatch."""
+        """Everything that is there, oldest first; main calls it before each dispatch.
+
+        At most `limit` frames and PARTS_PER_DRAIN parts: a message of a million parts is read on at the next call.
+        """
         frames: list[RawFrame] = []
         recv, events = self.socket.recv, self.socket.getsockopt
+        left, message = PARTS_PER_DRAIN, self._message
         # asking first: the exception at the end of every drain would cost more
-        while len(frames) < limit and int(events(EVENTS)) & READABLE:
+        while left > 0 and len(frames) < limit and int(events(EVENTS)) & READABLE:
             part = recv(NOBLOCK, copy=False)
-            message = [part]
-            while part.more:
+            left -= 1
+            message.append(part)
+            while part.more and left > 0:
                 part = recv(copy=False)
+                left -= 1
                 if len(message) < PARTS_MAX:
                     message.append(part)
-            frames.append(self._frame(message))
+            del message[PARTS_MAX:]
+            if not part.more:
+                frame = self._frame(message)
+                message.clear()
+                if frame is not None:
+                    frames.append(frame)
         return frames
 
-    def _frame(self, message: list[zmq.Frame]) -> RawFrame:
+    def _frame(self, message: list[zmq.Frame]) -> RawFrame | None:
+        """None, and counted: an answer would have to echo what is longer than any ROUTER's or REQ's envelope."""
         start = self._body_start(message) if self._router else 0
         n = len(message) - start
+        envelope = tuple([part.bytes for part in message[:start] if len(part) <= ENVELOPE_PART_BYTES_MAX])
+        if len(envelope) != start or start > ENVELOPE_PARTS_MAX:
+            self.discarded += 1
+            return None
         return RawFrame(
-            tuple([part.bytes for part in message[:start]]),
+            envelope,
             _copy(message[start], CAMERA_BYTES_MAX) if n > 0 else b"",
             _copy(message[start + 1], HEADER_BYTES_MAX) if n > 1 else b"",
             message[start + 2].buffer if n > 2 else NO_BYTES,
@@ -125,6 +151,9 @@ class Source:
         return True
 
     def close(self) -> None:
+        if self.gate is not None:
+            self.gate.close()
+        self._message.clear()
         self.socket.close()
 
 

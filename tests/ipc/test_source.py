@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import socket
@@ -18,7 +19,7 @@ from orind.ipc import endpoint as endpoints
 from orind.ipc.errors import EndpointError
 from orind.ipc.lock import InstanceLock, lock_endpoint
 from orind.ipc.sink import ResultSink
-from orind.ipc.source import PARTS_MAX, RawFrame, Source
+from orind.ipc.source import PARTS_MAX, PARTS_PER_DRAIN, RawFrame, Source
 
 WAIT_MS = 10_000
 HEADER = b'{"v":1}'
@@ -227,12 +228,70 @@ def test_systemd_style_listening_descriptor(context: zmq.Context[Any], endpoint:
     [
         ("/run/x", "use ipc://"), ("udp://x", "use ipc://"), ("ipc://", "use ipc://"), ("tcp://host", "needs a port"),
         ("ipc:///" + "x" * 107, "107"), ("tcp://256.1.1.1:5", "cannot be bound"),
-        ("ipc:///nonexistent-dir/x", "cannot"),
+        ("ipc:///nonexistent-dir/x", "cannot"), ("ipc://*", "name the path"), ("tcp://127.0.0.1:0", "1 to 65535"),
+        ("tcp://127.0.0.1:65536", "1 to 65535"), ("tcp://127.0.0.1:" + "9" * 5000, "1 to 65535"),
+        ("tcp://127.0.0.1:**", "needs a port"), ("tcp://:5", "needs a port"),
+        ("tcp://127.0.0.1:\u0663", "needs a port"),
+        ("ipc:///run/a\0b", "control characters"),
     ],
 )  # fmt: skip
 def test_bad_endpoints_are_refused_and_leave_nothing_open(context: zmq.Context[Any], endpoint: str, word: str) -> None:
     with pytest.raises(EndpointError, match=word):
         Source(context, "pull", endpoint, slot_bytes=10)
+
+
+def test_what_lies_at_an_ipc_path_is_not_removed(context: zmq.Context[Any], tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("a file")
+    with pytest.raises(EndpointError, match="no socket lies there"):
+        Source(context, "pull", f"ipc://{tmp_path}/precious", slot_bytes=10)
+    assert (tmp_path / "precious").read_text() == "a file"
+    with pytest.raises(EndpointError, match="is a directory"):
+        ResultSink(context, f"ipc://{tmp_path}")
+
+
+def test_no_socket_to_be_had_is_an_endpoint_error(no_fd_leak: None, tmp_path: Path) -> None:
+    context: zmq.Context[Any] = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, 1)
+    first = Source(context, "pull", f"ipc://{tmp_path}/a", slot_bytes=10)
+    with pytest.raises(EndpointError, match="no further ZeroMQ socket"):
+        Source(context, "pull", f"ipc://{tmp_path}/b", slot_bytes=10)
+    first.close()
+    context.term()
+
+
+@pytest.mark.parametrize("envelope", [[b"x" * 256], [b"id"] * 7])
+def test_an_envelope_that_no_socket_makes_is_discarded_and_counted(
+    context: zmq.Context[Any], endpoint: str, envelope: list[bytes]
+) -> None:
+    source = Source(context, "router", endpoint, slot_bytes=1000)
+    sock = client(context, zmq.DEALER, endpoint)
+    sock.send_multipart([*envelope, b"", b"cam", HEADER, b"p"])
+    sock.send_multipart([b"x" * 255, *([b"id"] * 5), b"", b"cam", HEADER, b"p"])
+    while not (frames := source.drain()):
+        assert source.socket.poll(WAIT_MS)
+    assert [(f.camera, len(f.envelope)) for f in frames] == [(b"cam", 8)] and source.discarded == 1
+    sock.close()
+    source.close()
+
+
+@pytest.mark.parametrize("kind", ["router", "pull"])
+def test_a_message_of_very_many_parts_is_read_over_several_turns(
+    context: zmq.Context[Any], endpoint: str, kind: str
+) -> None:
+    source = Source(context, kind, endpoint, slot_bytes=1000)
+    sock = client(context, zmq.DEALER if kind == "router" else zmq.PUSH, endpoint)
+    sock.send_multipart([b"cam", HEADER, *([b""] * (4 * PARTS_PER_DRAIN))])
+    sock.send_multipart([b"next", HEADER, b"p"])
+    assert source.socket.poll(WAIT_MS)
+    drains = [source.drain() for _ in range(5)]
+    assert [[f.camera for f in frames] for frames in drains[:4]] == [[]] * 4
+    seen = [frame for frames in drains for frame in frames]
+    while len(seen) < 2:
+        assert source.socket.poll(WAIT_MS)
+        seen += source.drain()
+    assert [(f.camera, f.parts) for f in seen] == [(b"cam", PARTS_MAX - (kind == "router")), (b"next", 3)]
+    sock.close()
+    source.close()
 
 
 def test_port_in_use(context: zmq.Context[Any]) -> None:
@@ -276,10 +335,20 @@ class TestLock:
             assert lock is not None
             lock.close()
 
-    def test_only_ipc_paths_need_one_and_errors_are_named(self, tmp_path: Path) -> None:
+    def test_only_ipc_paths_need_one_and_errors_are_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         assert lock_endpoint("tcp://127.0.0.1:5555") is None and lock_endpoint("ipc://@abstract") is None
         with pytest.raises(EndpointError, match="No such file"):
             InstanceLock(tmp_path / "missing" / "lock")
+        with monkeypatch.context() as full:
+            full.setattr(os, "pwrite", _no_space)
+            with pytest.raises(EndpointError, match="cannot be written: No space left"):
+                InstanceLock(tmp_path / "lock")
+        with InstanceLock(tmp_path / "lock"), monkeypatch.context() as unreadable:
+            unreadable.setattr(os, "pread", _no_space)
+            with pytest.raises(EndpointError, match="pid unknown"):
+                InstanceLock(tmp_path / "lock")
         (tmp_path / "link").symlink_to("/etc/passwd")
         with pytest.raises(EndpointError, match="cannot be opened"):
             InstanceLock(tmp_path / "link")
@@ -294,6 +363,10 @@ def test_the_context_fixture_would_notice(tmp_path: Path) -> None:
     child.kill()
     child.join()
     child.close()
+
+
+def _no_space(*_: Any) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _leak_a_socket() -> None:
