@@ -25,12 +25,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", metavar="PLAN", type=Path, required=True)
     parser.add_argument("--precision", choices=("int8", "fp32"), default="int8")
+    parser.add_argument(
+        "--calibration",
+        choices=("mse", "minmax", "percentile", "entropy"),
+        default="mse",
+        help="how a tensor's range becomes its scale; with mse a tensor may get another where that costs less",
+    )
+    parser.add_argument("--max-kl", type=_positive, default=0.03, metavar="NATS", help="limit of the accuracy gate")
+    parser.add_argument(
+        "--accept-loss", action="store_true", help="write the plan even if the accuracy gate is not met; it says so"
+    )
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+    return value
 
 
 def run(options: argparse.Namespace) -> int:
     try:
         from ..kernels.build import build_plan
         from ..kernels.quant.pictures import CalibrationError
+        from ..kernels.quant.verdict import AccuracyError, gate_lines
         from ..kernels.spec_yaml import read_spec
     except ImportError as error:
         print(f"orind build: {error.name} is missing; install orind[build]", file=sys.stderr)
@@ -42,11 +60,27 @@ def run(options: argparse.Namespace) -> int:
     with Progress() as progress:
         try:
             spec = read_spec(options.spec) if options.spec is not None else None
-            result = build_plan(options.model, spec, options.calibrate, options.output, options.precision, progress.say)
+            result = build_plan(
+                options.model,
+                spec,
+                options.calibrate,
+                options.output,
+                options.precision,
+                progress.say,
+                method=options.calibration,
+                max_kl=options.max_kl,
+                accept_loss=options.accept_loss,
+            )
+        except AccuracyError as error:
+            print("\n".join(gate_lines(error.figures)))
+            print(f"orind build: {error}", file=sys.stderr)
+            return 1
         except (ModelError, ProgramError, SpecError, PlanError, DecoderError, CalibrationError) as error:
             print(f"orind build: {error}", file=sys.stderr)
             return 65
     for warning in result.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    for line in gate_lines(result.report.get("gate", {})):
+        print(line)
     print(f"{result.path}  sha256 {result.sha256}")
     return 0

@@ -68,7 +68,7 @@ class Stage:
 def build_plans(stage: Stage) -> None:
     """The part detector in INT8, calibrated on generated parts; the face detector in FP32 (INT8 costs it too much)."""
     pictures = stage.work / "calibration"
-    generate = [sys.executable, str(ROOT / "scripts/make_parts.py"), "--count", "64", "--format", "png"]
+    generate = [sys.executable, str(ROOT / "scripts/make_parts.py"), "--count", "256", "--format", "png"]
     subprocess.run(
         [*generate, "--seed", str(CALIBRATION_SEED), "--out", str(pictures)], check=True, stdout=subprocess.DEVNULL
     )

@@ -46,7 +46,7 @@ MODELS = ROOT / "configs" / "models"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 LOG_LINES = 80
-CALIBRATION_SEED, CALIBRATION_PARTS, SHOWN_SEED = 500_000, 64, 700_000
+CALIBRATION_SEED, CALIBRATION_PARTS, SHOWN_SEED = 500_000, 256, 700_000
 PAGE_BYTES = 4096
 # No power, no http: only what moves frames. The restart budget and the watchdogs suit a shared machine and many kills.
 DEFAULTS: dict[str, Any] = {

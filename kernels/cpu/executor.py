@@ -72,9 +72,10 @@ class ProgramRunner:
                 call()
         return self.outputs
 
-    def walk(self) -> Iterator[Step]:
-        """Runs step by step and yields each step when it has run: calibration, checksums and timing look then."""
-        for step, calls in self.steps:
+    def walk(self, first: int = 0) -> Iterator[Step]:
+        """Runs step by step from step `first` on and yields each step when it has run: calibration, checksums and
+        timing look then."""
+        for step, calls in self.steps[first:]:
             with np.errstate(all="ignore"):
                 for call in calls:
                     call()

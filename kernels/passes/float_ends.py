@@ -20,7 +20,7 @@ def float_ends(graph: Graph) -> Graph:
     """The same function; graph outputs that were body tensors get the suffix FLOAT in their names."""
     body = graph.body
     wanted: set[str] = set()                     # tensors of the body that the tail needs in float
-    waiting = [name for name in graph.outputs]
+    waiting = list(graph.outputs)
     waiting += [name for node in graph.nodes if node.name not in body for name in node.inputs]
     while waiting:
         name = waiting.pop()

@@ -1,14 +1,15 @@
-"""The accuracy gate of CONTRACT.md: INT8 against FP32 on the held-back pictures, by task. Caller: `build.py`.
+"""How a coded program is measured against FP32 on the same pictures, by task (CONTRACT.md, the accuracy gate).
 
-D(p || q) in nats with p of FP32, probabilities clipped to [1e-7, 1 - 1e-7]. Only measures: who builds decides.
+Callers: `verdict.py` on the held-back pictures, `choice.py` and `mixed.py` on calibration pictures. D(p || q) in nats
+with p of FP32, probabilities clipped to [1e-7, 1 - 1e-7].
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,20 +17,18 @@ import numpy.typing as npt
 from ..cpu.executor import ProgramRunner
 from ..pre.decode_blazeface import BlazefaceDecoder
 from ..pre.decode_yolo import YoloDecoder
-from ..pre.decoder import make_decoder
+from ..pre.decoder import NonFinite, make_decoder
 from ..pre.geometry import Mapping
 from ..pre.topk import TopkDecoder
 from ..spec import ModelSpec
 from .pictures import Source
 
 Array = npt.NDArray[Any]
-Pair = tuple[list[Array], list[Array]]
+Outputs = Sequence[Array]
 
-LIMIT_KL = 0.03
 LEAST_IOU = 0.97
+LEAST_SQNR_DB = 25.0
 SCORE = 0.25
-LEAST_ANCHORS = 50
-WARN_BELOW, NO_GATE_BELOW = 64, 16
 CLIP = 1e-7
 
 
@@ -70,75 +69,130 @@ def same_detections(a: Array, b: Array) -> bool:
     return True
 
 
-def measure_gate(spec: ModelSpec, floats: ProgramRunner, integers: ProgramRunner, float_source: Source,
-                 integer_source: Source, held: Sequence[Path], warnings: list[str]) -> dict[str, Any]:
-    """Figures for tasks detect and classify, {} for tensor. Adds to `warnings` what a person must know."""
-    if spec.task == "tensor" or not held:
-        if spec.task != "tensor":
-            warnings.append("no pictures are held back: the accuracy of INT8 was not measured; give at least 64")
-        return {}
-    shapes = [o.shape[1:] for o in floats.outputs]
-    chosen = replace(spec, decoder=replace(spec.decoder, score_threshold=SCORE))
-    decoder = make_decoder(chosen, shapes, floats.program.tensors[floats.program.inputs[0]].shape)
+@dataclass
+class Tally:
+    """What pictures so far have shown; one number an anchor (detect), picture (classify) or output (tensor)."""
 
-    def pairs() -> Iterator[Pair]:
-        for path in held:
-            float_source.writer(path)(floats.input[0])
-            integer_source.writer(path)(integers.input[0])
-            yield [o[0].copy() for o in floats.run()], [o[0].copy() for o in integers.run()]
-    if isinstance(decoder, TopkDecoder):
-        figures = _classify(decoder.probabilities, pairs())
-    elif isinstance(decoder, YoloDecoder | BlazefaceDecoder):
-        height, width, _ = floats.program.tensors[floats.program.inputs[0]].shape
-        figures = _detect(decoder, pairs(), width, height)
-    else:
-        return {}
-    if "error" in figures:
-        warnings.append(f"the accuracy of INT8 was not measured: {figures['error']}")
-    figures |= {"task": spec.task, "pictures": len(held), "limit_kl": LIMIT_KL, "is_gate": len(held) >= NO_GATE_BELOW}
-    if len(held) < NO_GATE_BELOW:
-        warnings.append(f"only {len(held)} pictures are held back: the figures are not a gate (16 are needed, 64 are "
-                        "better)")
-    elif len(held) < WARN_BELOW:
-        warnings.append(f"only {len(held)} pictures are held back: the gate is weak below {WARN_BELOW}")
-    if figures.get("met") is False:
-        warnings.append("INT8 does not meet the accuracy gate: look at the SQNR by layer, or build with "
-                        "--precision fp32")
-    return figures
+    kl: list[float] = field(default_factory=list)
+    iou: list[float] = field(default_factory=list)
+    signal: dict[int, float] = field(default_factory=dict)
+    noise: dict[int, float] = field(default_factory=dict)
+    agree: int = 0
 
 
-def _classify(probabilities: Callable[[Sequence[Array]], Array], pairs: Iterator[Pair]) -> dict[str, Any]:
-    divergence, agree = [], 0
-    for want, got in pairs:
-        p, q = probabilities(want), probabilities(got)
-        divergence.append(categorical_kl(p, q))
-        agree += int(p.argmax() == q.argmax())
-    mean = float(np.mean(divergence))
-    return {"kl_mean": mean, "kl_p99": float(np.percentile(divergence, 99)), "agreement": agree / len(divergence),
-            "met": mean <= LIMIT_KL}
+class Task(Protocol):
+    """How a task is measured: `add` one frame's outputs of FP32 and of the coded program, `figures` at the end.
+
+    Figures hold `excess`: how far from the limits, 1.0 being just met. `cost` is smooth, to compare two programs by:
+    each figure as a part of its limit, added up.
+    """
+
+    def add(self, tally: Tally, want: Outputs, got: Outputs) -> None: ...
+    def figures(self, tally: Tally) -> dict[str, Any]: ...
+    def cost(self, tally: Tally) -> float: ...
 
 
-def _detect(decoder: YoloDecoder | BlazefaceDecoder, pairs: Iterator[Pair], width: int,
-            height: int) -> dict[str, Any]:
-    divergence: list[Array] = []
-    overlap: list[Array] = []
-    agree, count = 0, 0
-    plain = Mapping(1.0, 1.0, 0, 0)
-    for want, got in pairs:
-        (boxes, p), (other, q) = decoder.anchors(want), decoder.anchors(got)
+class Classify:
+    def __init__(self, decoder: TopkDecoder, max_kl: float) -> None:
+        self.decoder, self.max_kl = decoder, max_kl
+
+    def add(self, tally: Tally, want: Outputs, got: Outputs) -> None:
+        p, q = self.decoder.probabilities(want), self.decoder.probabilities(got)
+        tally.kl.append(categorical_kl(p, q))
+        tally.agree += int(p.argmax() == q.argmax())
+
+    def figures(self, tally: Tally) -> dict[str, Any]:
+        mean = float(np.mean(tally.kl))
+        return {"kl_mean": mean, "kl_p99": float(np.percentile(tally.kl, 99)), "limit_kl": self.max_kl,
+                "excess": mean / self.max_kl}
+
+    def cost(self, tally: Tally) -> float:
+        return float(np.mean(tally.kl)) / self.max_kl
+
+
+class Detect:
+    def __init__(self, decoder: YoloDecoder | BlazefaceDecoder, width: int, height: int, max_kl: float) -> None:
+        self.decoder, self.width, self.height, self.max_kl = decoder, width, height, max_kl
+
+    def add(self, tally: Tally, want: Outputs, got: Outputs) -> None:
+        (boxes, p), (other, q) = self.decoder.anchors(want), self.decoder.anchors(got)
         counted = p.max(1) >= SCORE
-        divergence.append(bernoulli_kl(p[counted], q[counted]).sum(1))
-        overlap.append(box_iou(boxes[counted], other[counted]))
-        rows = []
-        for outputs in (want, got):
-            out = np.zeros((decoder.rows_max, 6), dtype=np.float32)
-            rows.append(out[:decoder.decode(outputs, plain, width, height, out)])
-        agree += same_detections(*rows)
-        count += 1
-    kl, iou = np.concatenate(divergence), np.concatenate(overlap)
-    if len(kl) < LEAST_ANCHORS:
-        return {"error": f"not enough objects: {len(kl)} anchors above score {SCORE}, {LEAST_ANCHORS} are needed",
-                "anchors": len(kl), "agreement": agree / count}
-    mean, mean_iou = float(kl.mean()), float(iou.mean())
-    return {"anchors": len(kl), "kl_mean": mean, "kl_p99": float(np.percentile(kl, 99)), "iou_mean": mean_iou,
-            "least_iou": LEAST_IOU, "agreement": agree / count, "met": mean <= LIMIT_KL and mean_iou >= LEAST_IOU}
+        tally.kl += bernoulli_kl(p[counted], q[counted]).sum(1).tolist()
+        tally.iou += box_iou(boxes[counted], other[counted]).tolist()
+        tally.agree += same_detections(self._rows(want), self._rows(got))
+
+    def _rows(self, outputs: Outputs) -> Array:
+        out = np.zeros((self.decoder.rows_max, 6), dtype=np.float32)
+        try:
+            return out[:self.decoder.decode(outputs, Mapping(1.0, 1.0, 0, 0), self.width, self.height, out)]
+        except NonFinite:
+            return out[:0]
+
+    def figures(self, tally: Tally) -> dict[str, Any]:
+        if not tally.kl:
+            return {"anchors": 0, "excess": 0.0}
+        mean, iou = float(np.mean(tally.kl)), float(np.mean(tally.iou))
+        return {"anchors": len(tally.kl), "kl_mean": mean, "kl_p99": float(np.percentile(tally.kl, 99)),
+                "limit_kl": self.max_kl, "iou_mean": iou, "least_iou": LEAST_IOU,
+                "excess": max(mean / self.max_kl, (1 - iou) / (1 - LEAST_IOU))}
+
+    def cost(self, tally: Tally) -> float:
+        if not tally.kl:
+            return 0.0
+        return float(np.mean(tally.kl) / self.max_kl + (1 - np.mean(tally.iou)) / (1 - LEAST_IOU))
+
+
+class Regress:
+    """Task `tensor`: the SQNR of each output, the least of which counts."""
+
+    def add(self, tally: Tally, want: Outputs, got: Outputs) -> None:
+        for i, (a, b) in enumerate(zip(want, got, strict=True)):
+            tally.signal[i] = tally.signal.get(i, 0.0) + float((a.astype(np.float64) ** 2).sum())
+            tally.noise[i] = tally.noise.get(i, 0.0) + float(((a.astype(np.float64) - b) ** 2).sum())
+
+    def figures(self, tally: Tally) -> dict[str, Any]:
+        least = min(10 * float(np.log10(max(tally.signal[i], 1e-30) / max(tally.noise[i], 1e-30)))
+                    for i in tally.signal)
+        return {"sqnr_db": least, "least_sqnr_db": LEAST_SQNR_DB, "excess": 10 ** ((LEAST_SQNR_DB - least) / 10)}
+
+    def cost(self, tally: Tally) -> float:
+        return float(self.figures(tally)["excess"])
+
+
+def make_task(spec: ModelSpec, floats: ProgramRunner, max_kl: float) -> Task:
+    """The measure of the spec's task, for outputs as `floats` gives them. Raises DecoderError where they do not fit."""
+    chosen = replace(spec, decoder=replace(spec.decoder, score_threshold=SCORE))
+    shape = floats.program.tensors[floats.program.inputs[0]].shape
+    decoder = make_decoder(chosen, [o.shape[1:] for o in floats.outputs], shape)
+    if isinstance(decoder, TopkDecoder):
+        return Classify(decoder, max_kl)
+    if isinstance(decoder, YoloDecoder | BlazefaceDecoder):
+        return Detect(decoder, shape[1], shape[0], max_kl)
+    return Regress()
+
+
+class Reference:
+    """FP32's outputs on some pictures, kept, so that each further program costs its own runs only."""
+
+    def __init__(self, task: Task, floats: ProgramRunner, source: Source, pictures: Sequence[Path]) -> None:
+        self.task = task
+        self.pictures = list(pictures)
+        self.wanted: list[list[Array]] = []
+        for path in pictures:
+            source.writer(path)(floats.input[0])
+            self.wanted.append([o[0].copy() for o in floats.run()])
+
+    def tally(self, coded: ProgramRunner, source: Source) -> Tally:
+        tally = Tally()
+        for path, want in zip(self.pictures, self.wanted, strict=True):
+            source.writer(path)(coded.input[0])
+            self.task.add(tally, want, [o[0] for o in coded.run()])
+        return tally
+
+    def measure(self, coded: ProgramRunner, source: Source) -> dict[str, Any]:
+        """Figures of the task for a program of batch 1; `excess` <= 1 is within the limits."""
+        tally = self.tally(coded, source)
+        figures = self.task.figures(tally)
+        if not isinstance(self.task, Regress):
+            figures["agreement"] = tally.agree / len(self.pictures)
+        return figures

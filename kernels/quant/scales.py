@@ -1,4 +1,4 @@
-"""One scale for every integer tensor of a graph. Caller: `build.py`, between calibration and lowering.
+"""One scale for every integer tensor of a graph. Caller: `coding.py`, between calibration and lowering.
 
 Tensors that Concat, Split, MaxPool, Resize and Pad join must share a scale (union-find); a Concat member that would
 lose more than 3 dB by that leaves the group: a Requantise node is put in front.
@@ -28,12 +28,13 @@ class InputCode:
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The graph (with Requantise nodes) and the scale of each tensor that may be an integer."""
+    """The graph (with Requantise nodes), the scale of each tensor that may be an integer, and its group's name."""
 
     graph: Graph
     scale: Mapping[str, float]
     input: InputCode
     ranges: Mapping[str, Histogram]
+    group: Mapping[str, str]
 
 
 class _Groups:
@@ -54,49 +55,74 @@ class _Groups:
         self.parent[self.find(a)] = self.find(b)
 
 
-def assign_scales(graph: Graph, ranges: Mapping[str, Histogram], code: InputCode) -> Scales:
+def assign_scales(graph: Graph, ranges: Mapping[str, Histogram], code: InputCode, method: str = "mse") -> Scales:
     """`ranges` are of the unfused graph, whose tensor names the fused one keeps."""
-    graph = _requantised(graph, ranges, code)
+    graph = _requantised(graph, ranges, code, method)
     groups = _Groups(graph)
-    members: dict[str, list[str]] = {}
-    made = [(n.output, n.inputs[0] if n.op == "Requantise" else n.output) for n in graph.nodes if n.op not in SHARING]
-    for name, source in made:
-        if source in ranges and len(graph.shape(name)) == 4:
-            members.setdefault(groups.find(name), []).append(source)
-    chosen = {root: best_scale(merged(ranges[n] for n in names)) for root, names in members.items()}
+    chosen = _group_scales(graph, groups, ranges, code, method)
+    assert _worst_member(graph, groups, ranges, chosen, method) is None, "a member that should have left is there"
+    every = [i.name for i in graph.inputs] + [name for node in graph.nodes for name in node.outputs]
+    coded = [name for name in every if groups.find(name) in chosen]
+    return Scales(graph, {n: chosen[groups.find(n)] for n in coded}, code, ranges, {n: groups.find(n) for n in coded})
+
+
+def _members(graph: Graph, groups: _Groups, ranges: Mapping[str, Histogram]) -> dict[str, list[str]]:
+    """The tensors that decide each group's scale: made by arithmetic, not brought in by a Requantise."""
+    found: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        if node.op not in SHARING and node.op != "Requantise" and node.output in ranges \
+                and len(graph.shape(node.output)) == 4:
+            found.setdefault(groups.find(node.output), []).append(node.output)
+    return found
+
+
+def deciding_members(scales: Scales) -> dict[str, list[str]]:
+    """`_members` of finished scales, by the group's name."""
+    return _members(scales.graph, _Groups(scales.graph), scales.ranges)
+
+
+def _group_scales(graph: Graph, groups: _Groups, ranges: Mapping[str, Histogram], code: InputCode,
+                  method: str) -> dict[str, float]:
+    chosen = {root: best_scale(merged(ranges[n] for n in names), method)
+              for root, names in _members(graph, groups, ranges).items()}
     for info in graph.inputs:
         chosen[groups.find(info.name)] = code.scale
-    every = [i.name for i in graph.inputs] + [name for node in graph.nodes for name in node.outputs]
-    return Scales(graph, {n: chosen[groups.find(n)] for n in every if groups.find(n) in chosen}, code, ranges)
+    return chosen
 
 
-def _requantised(graph: Graph, ranges: Mapping[str, Histogram], code: InputCode) -> Graph:
+def _worst_member(graph: Graph, groups: _Groups, ranges: Mapping[str, Histogram], chosen: Mapping[str, float],
+                  method: str) -> tuple[Node, int] | None:
+    """The Concat member that its group's scale hurts most, if by more than LARGEST_LOSS_DB."""
+    inside = _members(graph, groups, ranges)
+    pinned = {groups.find(info.name) for info in graph.inputs}
+    worst: tuple[float, Node, int] | None = None
+    for node in graph.nodes:
+        root = groups.find(node.output)
+        if node.op != "Concat" or node.name not in graph.body or root not in chosen:
+            continue
+        group = inside.get(root, [])
+        if len(group) < 2 and root not in pinned:
+            continue
+        for index, name in enumerate(node.inputs):
+            if name in group and (loss := _loss_db(ranges[name], chosen[root], method)) > LARGEST_LOSS_DB \
+                    and (worst is None or loss > worst[0]):
+                worst = (loss, node, index)
+    return None if worst is None else worst[1:]
+
+
+def _requantised(graph: Graph, ranges: Mapping[str, Histogram], code: InputCode, method: str) -> Graph:
     """Puts a Requantise before each Concat member that the group's scale would hurt; from the worst, one at a time."""
     while True:
         groups = _Groups(graph)
-        sources: dict[str, set[str]] = {}
-        for node in graph.nodes:
-            if node.op not in SHARING and node.output in ranges and node.op != "Requantise":
-                sources.setdefault(groups.find(node.output), set()).add(node.output)
-        worst: tuple[float, Node, int] | None = None
-        for node in graph.nodes:
-            if node.op != "Concat" or node.name not in graph.body:
-                continue
-            group = sources.get(groups.find(node.output), set())
-            if len(group) < 2:
-                continue
-            shared = best_scale(merged(ranges[n] for n in group))
-            for index, name in enumerate(node.inputs):
-                if name in group and (loss := _loss_db(ranges[name], shared)) > LARGEST_LOSS_DB \
-                        and (worst is None or loss > worst[0]):
-                    worst = (loss, node, index)
+        chosen = _group_scales(graph, groups, ranges, code, method)
+        worst = _worst_member(graph, groups, ranges, chosen, method)
         if worst is None:
             return graph
-        graph = _insert(graph, worst[1], worst[2])
+        graph = _insert(graph, *worst)
 
 
-def _loss_db(histogram: Histogram, shared: float) -> float:
-    own = histogram.squared_error(best_scale(histogram))
+def _loss_db(histogram: Histogram, shared: float, method: str) -> float:
+    own = histogram.squared_error(best_scale(histogram, method))
     return 10 * float(np.log10(max(histogram.squared_error(shared), 1e-30) / max(own, 1e-30)))
 
 

@@ -14,7 +14,7 @@ import evaluate_parts  # noqa: E402  from scripts/, which the line above makes i
 import harness  # noqa: E402
 
 PARTS = 400
-LEAST, INT8_LOSS_MAX = 0.90, 0.01
+LEAST, INT8_LOSS_MAX = 0.90, 0.005
 
 
 def measured(precision: str) -> float:
@@ -38,5 +38,5 @@ def test_fp32_finds_what_the_card_says(fp32: float) -> None:
     assert fp32 == pytest.approx(0.9829, abs=0.001)
 
 
-def test_int8_costs_less_than_a_hundredth(fp32: float) -> None:
+def test_int8_costs_less_than_half_a_hundredth(fp32: float) -> None:
     assert abs(measured("int8") - fp32) <= INT8_LOSS_MAX
