@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 from ..kernels.ir.errors import ModelError, ProgramError
+from ..kernels.perf.device import DeviceError
 from ..kernels.plan.layout import PlanError
 from ..kernels.pre.decoder import DecoderError
 from ..kernels.spec import SpecError
+from . import prediction
 from .progress import Progress
 
 
@@ -35,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-loss", action="store_true", help="write the plan even if the accuracy gate is not met; it says so"
     )
+    parser.add_argument(
+        "--board", metavar="BOARD[:MODE]", help=f"predicted times and a schedule in the report, for {prediction.HELP}"
+    )
 
 
 def _positive(text: str) -> float:
@@ -57,6 +62,11 @@ def run(options: argparse.Namespace) -> int:
         if not path.exists():
             print(f"orind build: {path}: no such file or folder", file=sys.stderr)
             return 66
+    try:
+        devices = prediction.devices(options.board) if options.board is not None else []
+    except DeviceError as error:
+        print(f"orind build: --board {options.board}: {error}", file=sys.stderr)
+        return 2
     with Progress() as progress:
         try:
             spec = read_spec(options.spec) if options.spec is not None else None
@@ -70,6 +80,7 @@ def run(options: argparse.Namespace) -> int:
                 method=options.calibration,
                 max_kl=options.max_kl,
                 accept_loss=options.accept_loss,
+                devices=devices,
             )
         except AccuracyError as error:
             print("\n".join(gate_lines(error.figures)))

@@ -1,4 +1,5 @@
-"""`orind inspect PLAN [--json]`: what is in a plan, layer by layer, and what its build measured."""
+"""`orind inspect PLAN [--json] [--board BOARD[:MODE]]`: what is in a plan, layer by layer, what its build measured, and
+what the time model predicts for a board."""
 
 from __future__ import annotations
 
@@ -10,17 +11,24 @@ from typing import Any
 
 from ..ipc.exit_codes import Exit
 from ..kernels.ir.errors import ProgramError
+from ..kernels.ir.program import programs_from_text
 from ..kernels.model import interface_of
+from ..kernels.perf.device import DeviceError
 from ..kernels.plan.file import PlanFile
 from ..kernels.plan.layout import PlanError
 from ..kernels.pre.outputs import DecoderError
 from ..kernels.spec import ModelSpec, SpecError
+from . import prediction
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "example: orind inspect part-inspect.plan\nexit code 65: not a plan, or damaged; 66: no such file"
+    parser.epilog = (
+        "example: orind inspect part-inspect.plan --board agx-orin:MODE_30W\n"
+        "exit code 2: no such board or mode; 65: not a plan, or damaged; 66: no such file"
+    )
     parser.add_argument("plan", metavar="PLAN", type=Path)
     parser.add_argument("--json", action="store_true", help="everything as one JSON object")
+    parser.add_argument("--board", metavar="BOARD[:MODE]", help=f"predict times on {prediction.HELP}")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,9 +39,14 @@ def run(options: argparse.Namespace) -> int:
         with PlanFile.open_path(options.plan) as plan:
             plan.verify()
             table = describe(plan)
+            if options.board is not None:
+                table["predicted"] = prediction.predictions(programs_from_text(plan.metadata["program"]), options.board)
     except KeyError as error:
         print(f"orind inspect: {options.plan}: it holds no {error.args[0]}: make it with orind build", file=sys.stderr)
         return Exit.DATA
+    except DeviceError as error:
+        print(f"orind inspect: --board {options.board}: {error}", file=sys.stderr)
+        return Exit.USAGE
     except (PlanError, SpecError, ProgramError, DecoderError) as error:
         print(f"orind inspect: {error}", file=sys.stderr)
         return Exit.DATA
@@ -80,7 +93,8 @@ def lines(path: Path, table: dict[str, Any]) -> list[str]:
     macs = sum(row["macs"] for row in report["layers"])
     moved = sum(row["bytes"] for row in report["layers"])
     text.append(f"{'together':44} {'':14} {'':>16} {'':>8} {'':>6} {macs / 1e6:8.2f} {moved / 1024:8.1f}")
-    return text
+    predicted = table.get("predicted") or report.get("predicted")
+    return [*text, *prediction.lines(predicted)] if predicted else text
 
 
 def _flat(values: dict[str, Any]) -> str:

@@ -24,6 +24,8 @@ from .passes.float_ends import float_ends
 from .passes.lower import lower
 from .passes.lower_f32 import FloatNumbers
 from .passes.pipeline import fuse, prepare
+from .perf.device import Device
+from .perf.table import predict
 from .plan.file import write_plan
 from .quant.coding import find_scales
 from .quant.gate import Reference, make_task
@@ -52,9 +54,10 @@ class BuildReport:
 
 def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Path], out: Path,
                precision: str = "int8", progress: Progress = lambda line: None, *, method: str = "mse",
-               max_kl: float = LIMIT_KL, accept_loss: bool = False) -> BuildReport:
+               max_kl: float = LIMIT_KL, accept_loss: bool = False, devices: Sequence[Device] = ()) -> BuildReport:
     """Writes a plan. Raises ModelError, UnsupportedModel, DecoderError, CalibrationError, PlanError, and AccuracyError
-    where the gate is not met and `accept_loss` is not given; the old plan then stays."""
+    where the gate is not met and `accept_loss` is not given; the old plan then stays.
+    The report holds what the time model predicts on each of `devices`."""
     if precision not in PRECISIONS:
         raise ModelError(f"precision '{precision}' is not one of {', '.join(PRECISIONS)}")
     if spec is None and precision != "fp32":
@@ -98,6 +101,8 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
     report["arena_bytes"] = {str(n): p.arena_bytes for n, p in served.items()}
     report["weight_bytes"] = sum(int(value.nbytes) for value in constants.values())
     report["layers"] = layer_table(first, constants, fused, noise)
+    if devices:
+        report["predicted"] = [predict(served[n], device) for device in devices for n in sorted(served)]
     tensors = {**constants, **_golden(served, constants, coded, chosen or pictures)}
     progress("ran the golden input")
     provenance = {"model": onnx_path.name, "model_sha256": hashlib.sha256(onnx_path.read_bytes()).hexdigest(),

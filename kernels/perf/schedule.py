@@ -119,7 +119,7 @@ def arrange(tasks: Sequence[Task], capacity: Capacity) -> list[int]:
         if _end(tasks, best) <= bound:
             break
         spread = max(1.0, _end(tasks, best) * chance.choice((0.1, 0.3, 0.6)))
-        centre = chance.choice((best, *priorities[:3]))
+        centre: Sequence[float] = chance.choice([best, *priorities[:3]])
         found = _improved(tasks, after, before, capacity, [s + chance.uniform(0, spread) for s in centre])
         best = min(best, found, key=lambda s: _end(tasks, s))
     return best

@@ -1,0 +1,71 @@
+"""`--board BOARD[:MODE]` of `orind build` and `orind inspect`: the board's facts, and predictions for a person to read.
+
+Reads configs/boards/*.yaml, the only table of board facts. Every line says that its times are a model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..kernels.ir.program import Program
+from ..kernels.perf.device import Device, DeviceError, mode_names
+from ..kernels.perf.table import LABEL, predict
+from ..kernels.yaml_lines import LinedYaml, YamlProblem
+from . import config_file
+
+HELP = "a board of configs/boards and a power mode, such as agx-orin:MODE_30W"
+
+
+def devices(spec: str) -> list[Device]:
+    """The board in the mode that `spec` (BOARD:MODE) names; in every mode where it names none.
+
+    Raises DeviceError for an unknown board or mode and for facts that are not whole.
+    """
+    name, colon, mode = spec.partition(":")
+    path = config_file.BOARDS / f"{name}.yaml"
+    known = sorted(p.stem for p in config_file.BOARDS.glob("*.yaml"))
+    if name not in known:
+        raise DeviceError([f"no board {name!r} (known: {', '.join(known)})"])
+    try:
+        board = LinedYaml.read(path).value
+    except OSError as error:
+        raise DeviceError([f"{path}: {error.strerror}"]) from None
+    except YamlProblem as error:
+        raise DeviceError([str(error)]) from None
+    modes = (mode,) if colon else mode_names(board)
+    return [Device.from_dict(board, each) for each in modes or ("",)]
+
+
+def predictions(programs: Mapping[int, Program], spec: str) -> list[dict[str, Any]]:
+    """One for each device of `spec` and each batch size."""
+    return [predict(programs[batch], device) for device in devices(spec) for batch in sorted(programs)]
+
+
+def lines(found: list[dict[str, Any]]) -> list[str]:
+    """Totals of all; by layer where there is one mode only (of its smallest batch)."""
+    text = ["", f"predicted time: {LABEL}. It takes kernels of TensorRT's quality; the band is what the"]
+    l2, dram = found[0]["band"]["l2_bytes_per_clock"], found[0]["band"]["dram_share"]
+    text += [f"sources leave open (L2 {l2[0]:g} to {l2[1]:g} bytes a clock and SM, DRAM {dram[0]:.2f} to {dram[1]:.2f} "
+             "of the pin rate).", f"{'board and mode':30} {'SMs':>4} {'MHz':>7} {'GB/s':>6} {'batch':>5} {'ms':>8} "
+             f"{'band, ms':>17} {'streams':>8}"]
+    for table in found:
+        name = f"{table['board']}:{table['mode']}"
+        band = f"{table['low_us'] / 1e3:.3f} to {table['high_us'] / 1e3:.3f}"
+        streams = "1" if table["streams"] == 1 else f"{table['streams']}: {table['makespan_us'] / 1e3:.3f}"
+        text.append(f"{name:30} {table['sms']:4} {table['gpu_mhz']:7.1f} {table['dram_gb_s']:6.1f} "
+                    f"{table['batch']:5} {table['us'] / 1e3:8.3f} {band:>17} {streams:>8}")
+    if len({table["mode"] for table in found}) == 1:
+        text += _by_layer(found[0])
+    return text
+
+
+def _by_layer(table: Mapping[str, Any]) -> list[str]:
+    text = ["", f"{'layer, batch ' + str(table['batch']):44} {'us':>8} {'band, us':>16} {'bound by':>9} "
+            f"{'tile/split':>10} {'SMs':>4} {'stream':>6} {'critical':>8}"]
+    for row in table["layers"]:
+        band = f"{row['low_us']:.1f} to {row['high_us']:.1f}"
+        text.append(f"{row['name'][-44:]:44} {row['us']:8.1f} {band:>16} {row['bound']:>9} {row['tile']:>10} "
+                    f"{row['sms']:4} {row['stream']:6} {'yes' if row['critical'] else '':>8}")
+    band = f"{table['low_us']:.1f} to {table['high_us']:.1f}"
+    return [*text, f"{'together':44} {table['us']:8.1f} {band:>16}"]
