@@ -22,7 +22,7 @@ BINARY: dict[str, Callable[..., Array]] = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "maximum": np.maximum,
     "minimum": np.minimum, "power": np.power, "equal": np.equal, "greater": np.greater, "less": np.less,
     "greater_equal": np.greater_equal, "less_equal": np.less_equal, "and": np.logical_and, "or": np.logical_or,
-    "xor": np.logical_xor, "modulo": np.fmod}
+    "xor": np.logical_xor, "modulo": np.mod, "fmod": np.fmod}
 ELEMENTARY: dict[str, Callable[..., Array]] = {
     "Sqrt": np.sqrt, "Neg": np.negative, "Abs": np.abs, "Ceil": np.ceil, "Floor": np.floor, "Round": np.rint,
     "Sign": np.sign, "Log": np.log, "Sin": np.sin, "Cos": np.cos, "Not": np.logical_not}

@@ -127,12 +127,19 @@ class Builder:
             self._check_outputs(node, len(results))
             self._keep(node, results)
             return
+        if found is not None and 0 in found[0] and len(node.outputs) == 1:
+            self._keep(node, (np.zeros(found[0], dtype=found[1]),))     # an empty tensor is a constant
+            return
         made = [found] if found is not None else [(r.shape, r.dtype.name) for r in self._on_ones(node)]
         self._check_outputs(node, len(made))
-        self.nodes.append(node)
+        if any(0 not in shape for shape, _ in made):
+            self.nodes.append(node)
         for output, (shape, dtype) in zip(node.outputs, made, strict=False):
-            if min(shape, default=1) < 1:
-                raise ctx.refuse(node, f"output '{output}' is empty {shape}", "export the model again")
+            if min(shape, default=1) < 0:
+                raise ctx.refuse(node, f"output '{output}' has the impossible shape {shape}", "export it again")
+            if 0 in shape:
+                ctx.keep(output, np.zeros(shape, dtype=dtype))
+                continue
             ctx.declare(output, tuple(shape), dtype)
             self.tensors[output] = TensorInfo(output, tuple(shape), dtype)
 

@@ -74,7 +74,7 @@ def _dropout(ctx: Context, node: Node) -> Node:
     if training is not None and training.any():
         raise ctx.refuse(node, "is in training mode", FOR_INFERENCE)
     if len(node.outputs) > 1 and node.outputs[1]:
-        raise ctx.refuse(node, "gives its mask", FOR_INFERENCE)
+        ctx.keep(node.outputs[1], np.broadcast_to(np.True_, ctx.shape(node)))
     return Node(node.name, "Dropout", node.inputs[:1], node.outputs[:1])
 
 
@@ -100,15 +100,13 @@ def _channel_norm(ctx: Context, node: Node) -> Node:
 
 
 def _last_norm(ctx: Context, node: Node) -> Node:
-    if len([o for o in node.outputs if o]) > 1:
-        raise ctx.refuse(node, "gives its mean or deviation", FOR_INFERENCE)
     axis = ctx.axis(node, node.attrs.get("axis", -1), len(ctx.shape(node)))
     inside = ctx.shape(node)[axis:]
     for i in range(1, len([n for n in node.inputs if n])):
         if np.broadcast_shapes(ctx.shape(node, i), inside) != inside:
             raise ctx.refuse(node, f"its parameters {ctx.shape(node, i)} do not fit {inside}", "export it again")
     ctx.finite(node)
-    return _first_output(ctx, node).with_attrs(axis=axis)
+    return node.with_attrs(axis=axis)
 
 
 def _lp_norm(ctx: Context, node: Node) -> Node:
@@ -165,7 +163,7 @@ def _split(ctx: Context, node: Node) -> Node:
     if sizes is None:
         part = -(-size // parts)
         sizes = np.array([min(part, size - part * i) for i in range(parts)])
-    if sizes.sum() != size or sizes.min(initial=1) < 1 or sizes.size != parts:
+    if sizes.sum() != size or sizes.min(initial=0) < 0 or sizes.size != parts:
         raise ctx.refuse(node, f"parts {sizes.tolist()} of an axis of {size}", "export the model again")
     return Node(node.name, "Split", (node.inputs[0], ctx.add(node, "sizes", sizes)), node.outputs,
                 {"axis": node.attrs["axis"]})

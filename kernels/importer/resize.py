@@ -19,7 +19,7 @@ ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "round_prefer_floor": lambda x: np.ceil(x - np.float32(0.5)),
     "round_prefer_ceil": lambda x: np.floor(x + np.float32(0.5)), "floor": lambda x: np.floor(x),
     "ceil": lambda x: np.ceil(x)}
-REMEDY = "use nearest or linear with half_pixel, pytorch_half_pixel, align_corners or asymmetric"
+REMEDY = "use nearest or linear, without antialias, in a coordinate mode of ONNX"
 
 
 def _coordinates(transform: str, size: int, out: int, scale: np.float32) -> npt.NDArray[np.float32] | None:
@@ -64,6 +64,26 @@ def _targets(ctx: Context, node: Node, axes: list[int]) -> tuple[list[np.float32
     return values, [int(np.floor(np.float64(v) * s)) for v, s in zip(values, shape, strict=True)]
 
 
+def _crop(ctx: Context, node: Node, index: int, count: int, out: int) -> npt.NDArray[np.float32]:
+    """Coordinates of a crop given by the input `roi` (starts, then ends, as parts of each axis)."""
+    region = ctx.constant(node, 1, "region")
+    size = ctx.shape(node)[node.attrs.get("axes", range(count))[index]]
+    if region is None or region.size != 2 * count:
+        raise ctx.refuse(node, "has no region to crop", "export the model again")
+    start, end = (np.float32(v) for v in region.reshape(2, count)[:, index])
+    if min(start, end) < 0 or max(start, end) > 1:
+        raise ctx.refuse(node, f"crops from {start} to {end}, outside of the image", "crop within the image")
+    last = np.float32(size - 1)
+    if out == 1:
+        return np.array([(start + end) * last / 2], dtype=np.float32)
+    return np.asarray(start * last + np.arange(out, dtype=np.float32) * (end - start) * last / np.float32(out - 1))
+
+
+def _by_sizes(ctx: Context, node: Node) -> bool:
+    sizes = None if ctx.version < 11 else ctx.constant(node, 3, "sizes")
+    return sizes is not None and sizes.size > 0
+
+
 def resize(ctx: Context, node: Node) -> Node:
     """Attributes: `factors` (rows, columns repeated) where that is all; else `positions` (kernels/ir/windowed.py)."""
     rank = len(ctx.shape(node))
@@ -71,7 +91,7 @@ def resize(ctx: Context, node: Node) -> Node:
     old = ctx.version < 11
     transform = "asymmetric" if old else node.attrs.get("coordinate_transformation_mode", b"half_pixel").decode()
     rounding = "floor" if old else node.attrs.get("nearest_mode", b"round_prefer_floor").decode()
-    if mode not in ("nearest", "linear", "bilinear") or transform == "tf_crop_and_resize" or rounding not in ROUNDINGS:
+    if mode not in ("nearest", "linear", "bilinear") or rounding not in ROUNDINGS:
         raise ctx.refuse(node, f"mode {mode} with {transform}, {rounding}", REMEDY)
     axes = [ctx.axis(node, i, rank) for i in node.attrs.get("axes", range(rank))]
     scales, sizes = _targets(ctx, node, axes)
@@ -82,9 +102,13 @@ def resize(ctx: Context, node: Node) -> Node:
         size = ctx.shape(node)[axis]
         if out < 1 or out > 1 << 20:
             raise ctx.refuse(node, f"axis {axis} of {size} becomes {out}", "use a larger input, or export again")
-        if out == size and scale == 1:
+        if out == size and scale == 1 and transform != "tf_crop_and_resize":
             continue
-        at = _coordinates(transform, size, out, scale)
+        if transform == "align_corners" and float(scale) * size != out and not _by_sizes(ctx, node):
+            raise ctx.refuse(node, f"align_corners with {float(scale)} times {size}, which is no whole size",
+                             "export it with sizes instead of scales: runtimes disagree on this")
+        at = _crop(ctx, node, axes.index(axis), len(axes), out) if transform == "tf_crop_and_resize" else \
+            _coordinates(transform, size, out, scale)
         if at is None:
             raise ctx.refuse(node, f"coordinate mode {transform}", REMEDY)
         if mode == "nearest":

@@ -27,7 +27,7 @@ def infer(ctx: Context, node: Node) -> tuple[Shape, str] | None:
         return _made(ctx, node)
     dtype = ctx.dtypes[node.inputs[0]] if node.inputs and node.inputs[0] else ""
     shape = ctx.shape(node)
-    if node.op in SAME:
+    if node.op in SAME and len(node.outputs) == 1:
         return shape, dtype
     if node.op in WINDOWS:
         return window_shape(ctx, node), dtype

@@ -1,7 +1,7 @@
 """Which versions of each operator this compiler understands. Caller: `builder.py`.
 
 A model's opset says for each operator which of its versions is meant: the newest not above the opset (`since_version`).
-That version, not the opset, is what is checked. The list begins with what opset 7 means.
+That version, not the opset, is what is checked. The list begins with what opset 7 means; older versions are others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import onnx
 
-OLDEST_OPSET = 7
+OLDEST_OPSET = 1
 VERSIONS: dict[str, tuple[int, ...]] = {
     "Abs": (6, 13),
     "Add": (7, 13, 14),

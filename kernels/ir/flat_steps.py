@@ -25,9 +25,8 @@ class Unary(Step):
 
 @dataclass(frozen=True, slots=True)
 class Binary(Step):
-    """Float tail: add, subtract, multiply, divide (one IEEE rounding), maximum, minimum, power, modulo, prelu, and the
-    comparisons equal, greater, less, greater_equal, less_equal, and, or, xor (0 or 1); `constant` replaces the one of
-    a and b that is "".
+    """add, subtract, multiply, divide (one IEEE rounding), maximum, minimum, power, modulo, fmod, prelu; equal,
+    greater, less, greater_equal, less_equal, and, or, xor (0 or 1). `constant` replaces the one of a and b that is "".
     """
 
     op: str

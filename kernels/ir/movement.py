@@ -13,6 +13,9 @@ from .graph import Node
 Array = npt.NDArray[Any]
 
 
+SCATTERS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
 def _pad(node: Node, x: Array, pads: Array, value: Array | None = None, axes: Array | None = None) -> Array:
     where = range(x.ndim) if axes is None else [int(i) % x.ndim for i in axes]
     widths = [(0, 0)] * x.ndim
@@ -73,16 +76,19 @@ def _flatten(node: Node, x: Array) -> Array:
 
 
 def _scatter_nd(node: Node, x: Array, indices: Array, updates: Array) -> Array:
-    if node.attrs.get("reduction", b"none") != b"none":
-        raise ValueError("a reduction is not taken")
-    y = x.copy()
-    y[tuple(np.moveaxis(indices, -1, 0))] = updates
+    reduction = node.attrs.get("reduction", b"none").decode()
+    y, where = x.copy(), tuple(np.moveaxis(indices, -1, 0))
+    if reduction == "none":
+        y[where] = updates
+    else:
+        SCATTERS[reduction].at(y, where, updates)
     return y
 
 
 def _one_hot(node: Node, indices: Array, depth: Array, values: Array) -> Array:
     count = int(depth.reshape(-1)[0])
-    hot = (indices.astype(np.int64) % count)[..., None] == np.arange(count)
+    whole = indices.astype(np.int64)
+    hot = np.where(whole < 0, whole + count, whole)[..., None] == np.arange(count)
     return np.moveaxis(np.where(hot, values[1], values[0]), -1, node.attrs.get("axis", -1))
 
 
@@ -101,6 +107,8 @@ def block_permutation(node: Node, shape: tuple[int, ...]) -> tuple[tuple[int, ..
     """DepthToSpace and SpaceToDepth as (shape to take x in, order of its axes, shape of y)."""
     n, c, h, w = shape
     b = node.attrs["blocksize"]
+    if node.op == "SpaceToDepth" and node.attrs.get("mode", b"DCR") == b"CRD":
+        return (n, c, h // b, b, w // b, b), (0, 1, 3, 5, 2, 4), (n, c * b * b, h // b, w // b)
     if node.op == "SpaceToDepth":
         return (n, c, h // b, b, w // b, b), (0, 3, 5, 1, 2, 4), (n, c * b * b, h // b, w // b)
     out = (n, c // (b * b), h * b, w * b)

@@ -51,11 +51,17 @@ def _normalised(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
     return np.asarray(centred / np.sqrt((centred ** 2).mean(axes, keepdims=True) + epsilon), dtype=x.dtype)
 
 
-def _layer_norm(node: Node, x: Array, scale: Array | None = None, bias: Array | None = None) -> Array:
-    axis = node.attrs.get("axis", -1) % x.ndim
-    y = _normalised(x, tuple(range(axis, x.ndim)), node.attrs.get("epsilon", 1e-5))
+def _layer_norm(node: Node, x: Array, scale: Array | None = None,
+                bias: Array | None = None) -> Array | tuple[Array, ...]:
+    axes, epsilon = tuple(range(node.attrs.get("axis", -1) % x.ndim, x.ndim)), node.attrs.get("epsilon", 1e-5)
+    y = _normalised(x, axes, epsilon)
     y = y if scale is None else y * scale
-    return y if bias is None else y + bias
+    y = y if bias is None else y + bias
+    if len(node.outputs) == 1:
+        return y
+    wide = x.astype(np.float64)
+    inverse = 1 / np.sqrt(wide.var(axes, keepdims=True) + epsilon)
+    return y, wide.mean(axes, keepdims=True).astype(x.dtype), inverse.astype(x.dtype)
 
 
 def _rms_norm(node: Node, x: Array, scale: Array) -> Array:
@@ -98,15 +104,24 @@ def _softmax(node: Node, x: Array) -> Array:
     return np.asarray(e / e.sum(axis, keepdims=True))
 
 
+def _least(dtype: np.dtype[Any]) -> Any:
+    return -np.inf if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min
+
+
+def _most(dtype: np.dtype[Any]) -> Any:
+    return np.inf if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max
+
+
 def _log_sum_exp(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
-    top = x.max(axes, keepdims=True)
+    top = x.max(axes, keepdims=True, initial=-np.inf)
     y = np.log(np.exp(x - top).sum(axes, keepdims=True)) + top
     return np.asarray(y if keep else y.squeeze(axes))
 
 
 REDUCTIONS: dict[str, Callable[[Array, tuple[int, ...], bool], Array]] = {
     "ReduceSum": lambda x, a, k: x.sum(a, keepdims=k), "ReduceMean": lambda x, a, k: x.mean(a, keepdims=k),
-    "ReduceMax": lambda x, a, k: x.max(a, keepdims=k), "ReduceMin": lambda x, a, k: x.min(a, keepdims=k),
+    "ReduceMax": lambda x, a, k: x.max(a, keepdims=k, initial=_least(x.dtype)),
+    "ReduceMin": lambda x, a, k: x.min(a, keepdims=k, initial=_most(x.dtype)),
     "ReduceProd": lambda x, a, k: x.prod(a, keepdims=k), "ReduceL1": lambda x, a, k: np.abs(x).sum(a, keepdims=k),
     "ReduceL2": lambda x, a, k: np.sqrt((x * x).sum(a, keepdims=k)),
     "ReduceSumSquare": lambda x, a, k: (x * x).sum(a, keepdims=k),

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..ir.graph import Array, Graph, Node
 from ..ir.movement import block_permutation
-from .decompose_norms import batch_norm, group_norm, lrn, mean_norms, softmax
+from .decompose_norms import batch_norm, group_norm, layer_norm, lrn, mean_norms, softmax
 from .rewriter import Rewriter
 
 CHAINS = {"Sum": "Add", "Mean": "Add", "Max": "Max", "Min": "Min"}
@@ -188,6 +188,8 @@ def _rule(graph: Graph, node: Node) -> Callable[[Rewriter, Node], None] | None:
         return None
     if node.op == "Softmax" and not node.attrs.get("flatten"):
         return None
+    if node.op == "LayerNormalization":
+        return layer_norm if len(node.outputs) > 1 else None
     if node.op == "BatchNormalization" and len(shape) == 4:
         return None
     return RULES.get(node.op)

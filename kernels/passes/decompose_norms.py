@@ -80,6 +80,24 @@ def mean_norms(out: Rewriter, node: Node) -> None:
         out.add("Div", (x, out.add("Max", (norm, out.number(1e-30)), kept)), shape, True)
 
 
+def layer_norm(out: Rewriter, node: Node) -> None:
+    """One that also gives its mean and its inverse deviation."""
+    x = node.inputs[0]
+    shape = out.graph.shape(x)
+    axes = tuple(range(node.attrs["axis"], len(shape)))
+    kept = tuple(1 if i in axes else n for i, n in enumerate(shape))
+    out.add("LayerNormalization", node.inputs, shape, True, **node.attrs)
+    _, mean, inverse = (*node.outputs, "")[:3]
+    centre = out.add("ReduceMean", (x,), kept, axes=axes, keepdims=1)
+    if mean:
+        out.rename(centre, mean)
+    if inverse:
+        apart = out.add("Sub", (x, mean or centre), shape)
+        spread = out.add("ReduceMean", (out.add("Mul", (apart, apart), shape),), kept, axes=axes, keepdims=1)
+        root = out.add("Sqrt", (out.add("Add", (spread, out.number(node.attrs.get("epsilon", 1e-5))), kept),), kept)
+        out.rename(out.add("Reciprocal", (root,), kept), inverse)
+
+
 def lrn(out: Rewriter, node: Node) -> None:
     """The sum over neighbouring channels is a product with a band of ones."""
     x, a = node.inputs[0], node.attrs

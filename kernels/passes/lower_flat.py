@@ -202,7 +202,8 @@ def _sides(node: Node, out: Lowering) -> tuple[list[str], str]:
 def _binary(node: Node, out: Lowering, exact: bool) -> None:
     names, constant = _sides(node, out)
     out.declare(node.output, "float32", exact and node.op != "Pow")
-    out.steps.append(Binary(node.name, BINARY[node.op], names[0], names[1], node.output, constant))
+    op = "fmod" if node.op == "Mod" and node.attrs.get("fmod") else BINARY[node.op]
+    out.steps.append(Binary(node.name, op, names[0], names[1], node.output, constant))
 
 
 def _cut(node: Node, out: Lowering, exact: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ..ir.graph import Array, Graph, Node, TensorInfo
@@ -43,6 +45,11 @@ class Rewriter:
         if not last:
             self.tensors[output] = TensorInfo(output, shape)
         return output
+
+    def rename(self, made: str, name: str) -> None:
+        """The tensor that the last node made gets the name of an output of the node that is replaced."""
+        self.nodes[-1] = replace(self.nodes[-1], outputs=(name,))
+        del self.tensors[made]
 
     def reshape(self, x: str, shape: Shape, last: bool = False) -> str:
         return self.add("Reshape", (x, self.constant(np.array(shape, dtype=np.int64))), shape, last)
