@@ -51,9 +51,8 @@ def test_shipped_models(name: str, placed: list[float]) -> None:
     model = onnx.load(SHIPPED / f"{name}.onnx")
     for batch in (1, 4):
         fp32(model, batch)
-    if name == "part-inspect":
-        int8(model, frames=1)
-    assert len(placed) >= 2 and max(placed) <= 1.15
+    int8(model, frames=1)
+    assert len(placed) >= 4 and max(placed) <= 1.15
 
 
 def test_random_nets_at_both_precisions(placed: list[float]) -> None:
