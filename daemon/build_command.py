@@ -25,7 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibrate", metavar="DIR", type=Path, nargs="+", default=[], help="pictures, or folders of them"
     )
-    parser.add_argument("-o", "--output", metavar="PLAN", type=Path, required=True)
+    parser.add_argument("-o", "--output", metavar="PLAN", type=Path)
+    parser.add_argument(
+        "--input",
+        metavar="NAME=1x3x480x640",
+        type=_shape,
+        action="append",
+        default=[],
+        help="shape of the model's input, where the file leaves it open or another is wanted",
+    )
+    parser.add_argument(
+        "--explain", action="store_true", help="list all that keeps the model from being built; build nothing"
+    )
     parser.add_argument("--precision", choices=("int8", "fp32"), default="int8")
     parser.add_argument(
         "--calibration",
@@ -49,6 +60,24 @@ def _positive(text: str) -> float:
     return value
 
 
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, found, sizes = text.rpartition("=")
+    parts = sizes.lower().split("x")
+    if not found or not name or not all(part.isdecimal() and 0 < int(part) < 1 << 31 for part in parts):
+        raise argparse.ArgumentTypeError(f"must be like images=1x3x480x640, not {text}")
+    return name, tuple(int(part) for part in parts)
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from ..kernels.explain import explain
+
+    found = explain(options.model, dict(options.input))
+    for problem in found.problems:
+        print(problem)
+    print(found.summary)
+    return 65 if found.problems else 0
+
+
 def run(options: argparse.Namespace) -> int:
     try:
         from ..kernels.build import build_plan
@@ -62,6 +91,11 @@ def run(options: argparse.Namespace) -> int:
         if not path.exists():
             print(f"orind build: {path}: no such file or folder", file=sys.stderr)
             return 66
+    if options.explain:
+        return _explain(options)
+    if options.output is None:
+        print("orind build: -o PLAN is missing (or --explain, which builds nothing)", file=sys.stderr)
+        return 2
     try:
         devices = prediction.devices(options.board) if options.board is not None else []
     except DeviceError as error:
@@ -81,6 +115,7 @@ def run(options: argparse.Namespace) -> int:
                 max_kl=options.max_kl,
                 accept_loss=options.accept_loss,
                 devices=devices,
+                shapes=dict(options.input),
             )
         except AccuracyError as error:
             print("\n".join(gate_lines(error.figures)))

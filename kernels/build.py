@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .cpu.executor import ProgramRunner
-from .importer.onnx_model import read_model
+from .importer.onnx_model import NO_SHAPES, read_model
 from .ir.errors import ModelError
 from .ir.program import Program, programs_to_text
 from .passes.float_ends import float_ends
@@ -54,16 +54,17 @@ class BuildReport:
 
 def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Path], out: Path,
                precision: str = "int8", progress: Progress = lambda line: None, *, method: str = "mse",
-               max_kl: float = LIMIT_KL, accept_loss: bool = False, devices: Sequence[Device] = ()) -> BuildReport:
+               max_kl: float = LIMIT_KL, accept_loss: bool = False, devices: Sequence[Device] = (),
+               shapes: Mapping[str, tuple[int, ...]] = NO_SHAPES) -> BuildReport:
     """Writes a plan. Raises ModelError, UnsupportedModel, DecoderError, CalibrationError, PlanError, and AccuracyError
     where the gate is not met and `accept_loss` is not given; the old plan then stays.
-    The report holds what the time model predicts on each of `devices`."""
+    The report holds what the time model predicts on each of `devices`. `shapes` replace those of the model's inputs."""
     if precision not in PRECISIONS:
         raise ModelError(f"precision '{precision}' is not one of {', '.join(PRECISIONS)}")
     if spec is None and precision != "fp32":
         raise ModelError(f"{onnx_path}: {precision.upper()} needs a spec (how pictures become the input) and "
                          "calibration pictures; give --spec, or build with --precision fp32")
-    graph = read_model(onnx_path)
+    graph = read_model(onnx_path, shapes)
     spec = spec or ModelSpec.for_tensor(onnx_path.stem[:64])
     prepared = prepare(graph)
     fused = fuse(prepared)
@@ -105,7 +106,8 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
         report["predicted"] = [predict(served[n], device) for device in devices for n in sorted(served)]
     tensors = {**constants, **_golden(served, constants, coded, chosen or pictures)}
     progress("ran the golden input")
-    provenance = {"model": onnx_path.name, "model_sha256": hashlib.sha256(onnx_path.read_bytes()).hexdigest(),
+    provenance = {"model": onnx_path.name, "shapes": dict(shapes),
+                  "model_sha256": hashlib.sha256(onnx_path.read_bytes()).hexdigest(),
                   "orind": _version(), "precision": precision, "golden_seed": GOLDEN_SEED,
                   "held_back": [p.name for p in held]}
     digest = write_plan(out, tensors, {"spec": spec.to_json(), "program": programs_to_text(served),

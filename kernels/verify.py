@@ -97,7 +97,8 @@ def _against_onnx(plan: PlanFile, onnx: Path, reference: str) -> list[Check]:
             entry.scale != 1.0 else executor.input[0].copy()
         got = [o[0].copy() for o in executor.run()]
         layout = executor.program.input_layout
-    want = _imported(onnx, x) if reference == "import" else _runtime(onnx, x, layout)
+    shapes = {name: tuple(shape) for name, shape in json.loads(plan.metadata["provenance"]).get("shapes", {}).items()}
+    want = _imported(onnx, x, shapes) if reference == "import" else _runtime(onnx, x, layout)
     judged = reference == "onnxruntime" and json.loads(plan.metadata["report"])["precision"] == "fp32"
     for index, (a, b) in enumerate(zip(got, want, strict=True)):
         b = b.reshape(a.shape)
@@ -109,13 +110,13 @@ def _against_onnx(plan: PlanFile, onnx: Path, reference: str) -> list[Check]:
     return checks
 
 
-def _imported(onnx: Path, x: Array) -> list[Array]:
+def _imported(onnx: Path, x: Array, shapes: dict[str, tuple[int, ...]]) -> list[Array]:
     """Outputs of the model's own FP32 program, of one frame."""
     from .importer.onnx_model import read_model
     from .passes.lower import lower
     from .passes.lower_f32 import FloatNumbers
     from .passes.pipeline import fuse, prepare
-    graph = fuse(prepare(read_model(onnx)))
+    graph = fuse(prepare(read_model(onnx, shapes)))
     programs, constants = lower(graph, [1], FloatNumbers(graph))
     runner = ProgramRunner(programs[1], constants)
     runner.input[0] = x
@@ -132,4 +133,4 @@ def _runtime(onnx: Path, x: Array, layout: str) -> list[Array]:
     session = onnxruntime.InferenceSession(str(onnx), options)
     given = x.transpose(2, 0, 1) if x.ndim == 3 and layout != "nhwc" else x
     entry = session.get_inputs()[0]
-    return [np.asarray(o) for o in session.run(None, {entry.name: np.ascontiguousarray(given).reshape(entry.shape)})]
+    return [np.asarray(o) for o in session.run(None, {entry.name: np.ascontiguousarray(given)[None]})]

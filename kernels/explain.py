@@ -1,0 +1,41 @@
+"""`orind build --explain MODEL.onnx`: everything that keeps a model from being built, at once, and nothing is built.
+
+Caller: the command line. First what the importer refuses, node by node; if that is nothing, what lowering refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .importer.onnx_model import NO_SHAPES, import_model, parse
+from .ir.errors import ModelError
+from .passes.lower import lower
+from .passes.lower_f32 import FloatNumbers
+from .passes.pipeline import fuse, prepare
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """`problems`: one sentence each, with file, node, operator and remedy. `summary`: what would be built in FP32."""
+
+    problems: tuple[str, ...]
+    summary: str
+
+
+def explain(path: Path, shapes: Mapping[str, tuple[int, ...]] = NO_SHAPES) -> Explanation:
+    """Never raises ModelError: what it says becomes a problem."""
+    problems: list[str] = []
+    try:
+        graph = import_model(parse(path), path, shapes, problems=problems)
+        if problems:
+            return Explanation(tuple(problems), f"{path.name}: {len(problems)} problems")
+        fused = fuse(prepare(graph))
+        programs, _ = lower(fused, [1], FloatNumbers(fused), problems)
+    except ModelError as error:
+        problems.append(str(error))
+    if problems:
+        return Explanation(tuple(dict.fromkeys(problems)), f"{path.name}: {len(problems)} problems")
+    return Explanation((), f"{path.name}: {len(graph.nodes)} nodes, {len(fused.nodes)} after the passes, "
+                           f"{len(programs[1].steps)} steps in FP32; no problems")

@@ -1,0 +1,40 @@
+"""`orind build --explain` and `--input` on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from orind.daemon.cli import main
+
+
+def saved(path: Path, op: str) -> str:
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 3, "h", "w"]) for n in ("x", "y")]
+    graph = helper.make_graph([helper.make_node(op, ["x"], ["y"], "only")], "g", info[:1], info[1:])
+    onnx.save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return str(path)
+
+
+def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(tmp_path / "m.onnx", "LSTM")
+    assert main(["build", path, "--explain", "--input", "x=1x3x8x8"]) == 65
+    assert "'only' (LSTM)" in capsys.readouterr().out
+    path = saved(tmp_path / "m.onnx", "Relu")
+    assert main(["build", path, "--explain"]) == 65
+    assert "--input x=1x3x256x256" in capsys.readouterr().out
+    assert main(["build", path, "--explain", "--input", "x=1x3x8x8"]) == 0
+    assert "no problems" in capsys.readouterr().out
+
+
+def test_output_and_shapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(tmp_path / "m.onnx", "Relu")
+    assert main(["build", path]) == 2
+    assert "-o PLAN is missing" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["build", path, "--input", "x=1x0"])
+    out = tmp_path / "m.plan"
+    assert main(["build", path, "-o", str(out), "--precision", "fp32", "--input", "x=1x3x8x8"]) == 0
+    assert out.exists()
