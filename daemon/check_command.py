@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from ..ipc.bounded_text import bound_texts
 from ..ipc.exit_codes import Exit
 from .checker import Checked, check, describe
 
@@ -28,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps(describe(checked)))
         elif checked.problems:
-            print("\n".join(checked.problems), file=sys.stderr)
+            print("\n".join(bound_texts(checked.problems)), file=sys.stderr)
         else:
             print("\n".join(lines(options.config, checked)))
         return Exit.CONFIGURATION if checked.problems else Exit.DONE

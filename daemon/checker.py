@@ -11,13 +11,14 @@ import json
 import os
 import socket
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..ipc.bounded_text import bound_texts
 from ..ipc.fd_passing import send_with_fds
 from ..kernels.ir.errors import ProgramError
-from ..kernels.model import Interface, interface_of
+from ..kernels.model import interface_of
 from ..kernels.plan.layout import PlanError
 from ..kernels.plan.memfd import seal_into_memfd
 from ..kernels.pre import jpeg
@@ -26,19 +27,8 @@ from ..kernels.spec import ModelSpec, SpecError
 from .config import Config
 from .config_file import ConfigError, PowerFiles, load, load_power
 from .lifeline import begin_child
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedPlan:
-    """One model's plan, held by the descriptor of its sealed memfd. `sha256` in hex, `bytes` of the file."""
-
-    name: str
-    fd: int
-    path: str
-    sha256: str
-    bytes: int
-    spec: ModelSpec
-    interface: Interface
+from .plans import ServedPlan
+from .regular_file import NotRegular, check_regular
 
 
 @dataclass(slots=True)
@@ -48,7 +38,7 @@ class Checked:
     problems: list[str] = field(default_factory=list)
     config: Config | None = None
     power: PowerFiles | None = None
-    plans: list[CheckedPlan] = field(default_factory=list)
+    plans: list[ServedPlan] = field(default_factory=list)
 
     def close(self) -> None:
         for plan in self.plans:
@@ -68,7 +58,7 @@ def check(path: Path) -> Checked:
         for name, entry in result.config.models.items():
             try:
                 result.plans.append(_open_plan(name, entry.plan))
-            except (PlanError, SpecError, ProgramError, DecoderError, OSError) as error:
+            except (PlanError, SpecError, ProgramError, DecoderError, NotRegular, OSError) as error:
                 result.problems.append(f"{path}: models.{name}.plan: {_text(error, entry.plan)}")
         result.problems += [f"{path}: {p}" for p in _misfits(result.config, result.plans)]
         if result.config.decode.workers and not jpeg.available():
@@ -78,14 +68,15 @@ def check(path: Path) -> Checked:
     return result
 
 
-def _open_plan(name: str, path: str) -> CheckedPlan:
+def _open_plan(name: str, path: str) -> ServedPlan:
+    check_regular(path)
     fd, plan = seal_into_memfd(path)
     try:
         for part in ("spec", "program"):
             if part not in plan.metadata:
                 raise PlanError(f"{path}: it holds no {part}: make it with orind build")
         spec = ModelSpec.from_json(plan.metadata["spec"])
-        return CheckedPlan(name, fd, path, plan.sha256, plan.size, spec, interface_of(plan, spec))
+        return ServedPlan(name, fd, path, plan.sha256, plan.size, spec, interface_of(plan, spec))
     except BaseException:
         os.close(fd)
         raise
@@ -98,7 +89,7 @@ def _text(error: Exception, path: str) -> str:
     return text if path in text else f"{path}: {text}"
 
 
-def _misfits(config: Config, plans: list[CheckedPlan]) -> list[str]:
+def _misfits(config: Config, plans: list[ServedPlan]) -> list[str]:
     """Settings that only the plans can contradict."""
     found = []
     for plan in plans:
@@ -114,22 +105,12 @@ def _misfits(config: Config, plans: list[CheckedPlan]) -> list[str]:
 def describe(checked: Checked) -> dict[str, Any]:
     """What `Checked` says, without descriptors, for the wire to main and for `orind check --json`."""
     return {
-        "problems": checked.problems,
+        "problems": bound_texts(checked.problems),
         "config": checked.config.model_dump() if checked.config is not None and not checked.problems else None,
         "power": None
         if checked.power is None
         else {"board": checked.power.board, "mode": checked.power.mode, "policy": checked.power.policy},
-        "plans": [
-            {
-                "name": p.name,
-                "path": p.path,
-                "sha256": p.sha256,
-                "bytes": p.bytes,
-                "spec": p.spec.to_json(),
-                "interface": asdict(p.interface),
-            }
-            for p in checked.plans
-        ],
+        "plans": [plan.to_dict() for plan in checked.plans],
     }
 
 

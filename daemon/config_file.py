@@ -17,6 +17,7 @@ from ..power.errors import SettingsError
 from ..power.policy import Policy
 from ..power.sysfs import Sysfs
 from .config import Config
+from .regular_file import CONFIGURATION_BYTES_MAX, NotRegular, check_regular
 
 BOARDS = Path(__file__).parent.parent / "configs" / "boards"
 
@@ -84,7 +85,10 @@ def _problems(document: LinedYaml, error: SettingsError) -> list[str]:
 
 def _read(path: Path) -> LinedYaml:
     try:
+        check_regular(str(path), CONFIGURATION_BYTES_MAX)
         return LinedYaml.read(path)
+    except NotRegular as error:
+        raise ConfigError([f"{path}: {error}"]) from None
     except OSError as error:
         raise ConfigError([f"{path}: {error.strerror or error}"]) from None
     except YamlProblem as error:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
 from typing import Protocol
 
 from ..ipc.clock import StampPolicy
 from ..ipc.engine_messages import Answer, Notice
 from ..ipc.errors import IpcError
 from ..ipc.message_text import Kind
-from ..kernels.model import Interface
-from ..kernels.spec import ModelSpec
 from .answers import Labels
 from .batcher import Rule
 from .config import Config
@@ -24,22 +21,10 @@ from .engine_handle import Batch, EngineHandle, Launcher, PlanView, ResultLayout
 from .failover import Action, Check, Failover, Fence, Promote, Rules, Spawn
 from .intake import Intake
 from .pipeline import Serving
+from .plans import ServedPlan
 from .poller import Watcher
 
 log = logging.getLogger("orind")
-
-
-@dataclass(frozen=True, slots=True)
-class ServedPlan:
-    """A verified plan in its sealed memfd, which the generation closes in the end."""
-
-    name: str
-    fd: int
-    path: str
-    sha256: str
-    bytes: int
-    spec: ModelSpec
-    interface: Interface
 
 
 class Owner(Protocol):

@@ -14,7 +14,8 @@ import pytest
 
 from orind.daemon import check_command, checker
 from orind.daemon.checker import Checked, check, describe
-from orind.daemon.reloading import read_interface
+from orind.daemon.plans import read_interface
+from orind.daemon.regular_file import CONFIGURATION_BYTES_MAX, NotRegular, check_regular
 from orind.ipc.fd_passing import recv_with_fds
 from orind.kernels.plan.file import PlanFile, write_plan
 from orind.kernels.pre import jpeg
@@ -72,6 +73,19 @@ def test_a_truncated_plan(tmp_path: Path, plan: Path, keep: int, no_fd_leak: Non
 def test_a_missing_plan_and_a_folder(tmp_path: Path) -> None:
     assert problem(write(tmp_path, "none.plan")).endswith("none.plan: cannot be opened: No such file or directory")
     assert f"{tmp_path}: " in problem(write(tmp_path, tmp_path))
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        assert problem(write(tmp_path, path)).endswith("is no regular file: a pipe or a device cannot be checked")
+        assert check(path).problems == [f"{path}: is no regular file: a pipe or a device cannot be checked"]
+    policy = f"power: {{board: agx-orin, policy: {tmp_path}/pipe}}\n"
+    assert any("pipe: is no regular file" in text for text in check(write(tmp_path, "none", policy)).problems)
+    (tmp_path / "long.yaml").write_bytes(b"#" * (CONFIGURATION_BYTES_MAX + 1))
+    assert "at most 4194304 are read" in check(tmp_path / "long.yaml").problems[0]
+    with pytest.raises(NotRegular, match="zero byte"):
+        check_regular("a\0b")
 
 
 def test_a_file_that_is_no_plan(tmp_path: Path) -> None:

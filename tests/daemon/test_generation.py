@@ -11,7 +11,8 @@ from stand_ins import MS, EngineStandIn, Processes, S, config, turn
 
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher
 from orind.daemon.failover import RESPAWN_AFTER_NS, Standing
-from orind.daemon.generation import Generation, ServedPlan, rules_of
+from orind.daemon.generation import Generation, rules_of
+from orind.daemon.plans import ServedPlan
 from orind.daemon.poller import Poller
 from orind.daemon.trigger import Trigger
 from orind.ipc import engine_messages as messages
