@@ -8,7 +8,7 @@ import sys
 from ..ipc.exit_codes import Exit
 from .control_options import add_run_dir, ask
 
-DEFAULT_TIMEOUT_S = 60.0
+DEFAULT_TIMEOUT_S = 180.0  # the checker has 60 s, then engine.ready_timeout_s; as the unit's TimeoutStartSec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     answer = ask(options, {"op": "reload", "wait": options.wait}, options.timeout)
-    if answer is None:
-        return Exit.UNAVAILABLE
+    if isinstance(answer, Exit):
+        return answer
     for problem in answer.get("problems", []):
         print(problem, file=sys.stderr)
     for note in answer.get("notes", []):

@@ -12,18 +12,23 @@ import os
 import socket
 from typing import Any, Protocol
 
-from ..ipc.errors import EndpointError
+import zmq
+
+from ..ipc.bounded_text import bound_text, bound_texts
+from ..ipc.errors import ChannelError, IpcError
 from ..ipc.fd_passing import recv_with_fds
-from ..kernels.model import Interface
-from ..kernels.spec import ModelSpec
 from .config import Config
 from .control_desk import Reply
-from .generation import Generation, ServedPlan
+from .generation import Generation
 from .nursery_client import NurseryClient
+from .plans import ServedPlan
 from .poller import Watcher
 
 log = logging.getLogger("orind")
 CHECK_TIMEOUT_NS = 60_000_000_000
+WAITING_MAX = 64  # clients that left count until the reload is over
+UNCHANGED = "refused, nothing has changed"
+REFUSALS = (OSError, zmq.ZMQError, IpcError)  # what a full disk, no descriptor, a port in use come as
 
 
 class Host(Protocol):
@@ -40,34 +45,52 @@ class ConfigCheck:
     """One run of the checker process. `answer` is None until it has spoken."""
 
     def __init__(self, nursery: NurseryClient, watcher: Watcher, path: str, now_ns: int) -> None:
+        """Raises OSError, IpcError, NurseryDied."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel = ours
         self._watcher = watcher
+        self._nursery = nursery
         self._deadline_ns = now_ns + CHECK_TIMEOUT_NS
         self.answer: dict[str, Any] | None = None
         self.fds: list[int] = []
-        nursery.spawn("checker", [theirs.fileno()], [path], on_failed=self._fail)
-        theirs.close()
+        with theirs:
+            try:
+                self._child = nursery.spawn("checker", [theirs.fileno()], [path], on_failed=self._fail)
+            except BaseException:
+                ours.close()
+                raise
         watcher.watch(ours.fileno(), self._on_readable)
 
     def tick(self, now_ns: int) -> None:
         if self.answer is None and now_ns > self._deadline_ns:
-            self._fail(f"checking took longer than {CHECK_TIMEOUT_NS // 10**9} s")
+            self._give_up(f"checking took longer than {CHECK_TIMEOUT_NS // 10**9} s")
 
     def close(self) -> None:
         """Nobody waits for the answer any more."""
         if self.answer is None:
-            self._fail("not waited for")
+            self._give_up("not waited for")
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = []
+
+    def _give_up(self, text: str) -> None:
+        """It may hang in a system call for ever: nobody else would end it."""
+        self._nursery.kill(self._child)
+        self._fail(text)
 
     def _on_readable(self, now_ns: int) -> None:
-        message = recv_with_fds(self._channel)
-        if message is None:
-            self._fail("the checker process ended without an answer; its message stands above")
+        try:
+            message = recv_with_fds(self._channel)
+            if message is None:
+                self._fail("the checker process ended without an answer; its message stands above")
+                return
+            blob, *self.fds = message.fds
+            with os.fdopen(blob, "rb") as file:
+                file.seek(0)
+                answer = json.loads(file.read())
+        except (ChannelError, OSError, ValueError) as error:
+            self._give_up(f"the checker's answer cannot be read: {error}")
             return
-        blob, *self.fds = message.fds
-        with os.fdopen(blob, "rb") as file:
-            file.seek(0)
-            answer = json.loads(file.read())
         self._end(answer)
 
     def _fail(self, text: str) -> None:
@@ -84,24 +107,7 @@ def take_plans(check: ConfigCheck) -> list[ServedPlan]:
     """The plans of a good answer; their descriptors belong to the caller from here on."""
     assert check.answer is not None
     fds, check.fds = check.fds, []
-    return [
-        ServedPlan(
-            p["name"],
-            fd,
-            p["path"],
-            p["sha256"],
-            p["bytes"],
-            ModelSpec.from_json(p["spec"]),
-            read_interface(p["interface"]),
-        )
-        for p, fd in zip(check.answer["plans"], fds, strict=True)
-    ]
-
-
-def read_interface(raw: dict[str, Any]) -> Interface:
-    return Interface(
-        raw["input_dtype"], tuple(raw["input_shape"]), raw["rows_max"], raw["row_width"], tuple(raw["tensor_shape"])
-    )
+    return [ServedPlan.from_dict(plan, fd) for plan, fd in zip(check.answer["plans"], fds, strict=True)]
 
 
 class Reloading:
@@ -133,7 +139,10 @@ class Reloading:
         self.requested += 1
         if self.running:
             self._wanted_again = True
-            self._again += [reply] if reply is not None else []
+            if reply is not None and len(self._again) >= WAITING_MAX:
+                reply({"ok": False, "error": f"busy: {WAITING_MAX} requests wait for the next reload already"})
+            elif reply is not None:
+                self._again.append(reply)
             return
         self._replies = [reply] if reply is not None else []
         self._begin(now_ns)
@@ -157,25 +166,27 @@ class Reloading:
     def _begin(self, now_ns: int) -> None:
         log.info("reload: checking %s", self._path)
         self._host.reload_began()
-        self._check = ConfigCheck(self._nursery, self._watcher, self._path, now_ns)
+        try:
+            self._check = ConfigCheck(self._nursery, self._watcher, self._path, now_ns)
+        except REFUSALS as error:
+            self._finish(False, UNCHANGED, [f"no checker can be started: {_text(error)}"], now_ns)
 
     def _checked(self, check: ConfigCheck, now_ns: int) -> None:
         answer = check.answer
         assert answer is not None
-        self._check = None
         if answer["problems"]:
-            self._finish(False, "refused, nothing has changed", answer["problems"], now_ns)
+            self._finish(False, UNCHANGED, answer["problems"], now_ns)
             return
-        config = Config.model_validate(answer["config"])
-        self._next = self._host.new_generation(config, take_plans(check))
         self._power = answer["power"]
         try:
-            self._notes = self._host.prepare(config)
-        except EndpointError as error:
-            self._finish(False, "refused, nothing has changed", [str(error)], now_ns)
-            return
-        self._deadline_ns = now_ns + int(config.engine.ready_timeout_s * 1e9)
-        self._next.start(now_ns)
+            config = Config.model_validate(answer["config"])
+            self._next = self._host.new_generation(config, take_plans(check))
+            self._check = None
+            self._notes = bound_texts(self._host.prepare(config))
+            self._deadline_ns = now_ns + int(config.engine.ready_timeout_s * 1e9)
+            self._next.start(now_ns)
+        except REFUSALS as error:
+            self._finish(False, UNCHANGED, [_text(error)], now_ns)
 
     def _await_engines(self, generation: Generation, now_ns: int) -> None:
         generation.tick(now_ns)
@@ -195,13 +206,18 @@ class Reloading:
             self._check.close()
             self._check = None
         self.done += ok
-        self.result = result if not problems else f"{result}: {problems[0]}"
+        problems = bound_texts(problems)
+        self.result = bound_text(result if not problems else f"{result}: {problems[0]}")
         log.log(logging.INFO if ok else logging.ERROR, "reload: %s", self.result)
         replies, self._replies = self._replies, []
         for reply in replies:
-            reply({"ok": ok, "result": result, "problems": problems, "notes": self._notes if ok else []})
+            reply({"ok": ok, "result": bound_text(result), "problems": problems, "notes": self._notes if ok else []})
         self._host.reload_ended(self.result)
         if self._wanted_again:
             self._wanted_again = False
             self._replies, self._again = self._again, []
             self._begin(now_ns)
+
+
+def _text(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -9,16 +10,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+import zmq
 from stand_ins import EngineStandIn, Processes, S, config, turn
 
 from orind.daemon.config import Config
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher
-from orind.daemon.generation import Generation, ServedPlan
+from orind.daemon.generation import Generation
+from orind.daemon.plans import ServedPlan
 from orind.daemon.poller import Poller
-from orind.daemon.reloading import CHECK_TIMEOUT_NS, Reloading
+from orind.daemon.reloading import CHECK_TIMEOUT_NS, WAITING_MAX, Reloading
 from orind.ipc.clock import StampPolicy
 from orind.ipc.engine_messages import Answer
-from orind.ipc.errors import EndpointError
+from orind.ipc.errors import ChannelError, EndpointError
 from orind.ipc.fd_passing import send_with_fds
 from orind.ipc.slots import SlotRing
 from orind.kernels.spec import ModelSpec
@@ -160,6 +163,73 @@ def test_an_endpoint_in_use_refuses_the_reload_and_main_lives(main: Main) -> Non
     assert not main.reloading.running and not main.engines
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        zmq.ZMQError(errno.EMFILE),
+        ChannelError("message of 70000 bytes"),
+    ],
+)
+@pytest.mark.parametrize("where", ["prepare", "start", "new_generation", "spawn"])
+def test_whatever_cannot_be_opened_refuses_the_reload_and_main_lives(
+    main: Main, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    owner = {"start": Generation, "spawn": Processes}.get(where, Main)
+    with monkeypatch.context() as short:
+        if where == "spawn":
+            short.setattr(owner, where, fail)
+        main.ask()
+        if where != "spawn":
+            short.setattr(owner, where, fail)
+            main.check_answers({**GOOD, "plans": []} if where == "new_generation" else GOOD)
+    (reply,) = main.replies
+    assert (reply["ok"], reply["result"]) == (False, "refused, nothing has changed")
+    assert str(error.strerror if isinstance(error, OSError) else error) in reply["problems"][0]
+    assert not main.reloading.running and len(main.ended) == 1
+    main.ask()
+    main.check_answers(BAD)
+    assert main.replies[1]["problems"] == MISTAKES
+
+
+def test_texts_of_a_checker_are_bounded_in_reply_and_status(main: Main) -> None:
+    main.ask()
+    main.check_answers({**BAD, "problems": ["x" * 300_000] + ["y\nz"] * 99})
+    (reply,) = main.replies
+    assert len(reply["problems"]) == 51 and reply["problems"][-1] == "and 50 more"
+    assert max(map(len, reply["problems"])) == 500 and reply["problems"][1] == "y z"
+    assert len(main.ended[0]) <= 500 and main.reloading.result == main.ended[0]
+
+
+@pytest.mark.parametrize("answer", ["garbage", "no blob", "huge"])
+def test_an_answer_that_cannot_be_read_refuses_the_reload(main: Main, answer: str) -> None:
+    main.ask()
+    started = main.processes.of("checker")[-1]
+    blob = os.memfd_create("answer")
+    os.write(blob, b"{")
+    with socket.socket(fileno=os.dup(started.fds[0])) as channel:
+        if answer == "huge":
+            channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            channel.send(bytes(70_000))
+        else:
+            send_with_fds(channel, {}, [blob] if answer == "garbage" else [])
+    os.close(blob)
+    main.turn()
+    assert "answer cannot be read" in main.replies[0]["problems"][0] and started.killed
+
+
+def test_those_who_wait_for_the_next_reload_are_bounded(main: Main) -> None:
+    for _ in range(1 + WAITING_MAX + 1):
+        main.ask()
+    assert [r.get("error", "")[:5] for r in main.replies] == ["busy:"]
+    main.check_answers(BAD)
+    main.check_answers(BAD)
+    assert len(main.replies) == 1 + 1 + WAITING_MAX
+
+
 def test_a_checker_that_dies_refuses_the_reload(main: Main) -> None:
     main.ask()
     main.processes.of("checker")[-1].close()
@@ -179,6 +249,7 @@ def test_a_checker_that_cannot_be_started_or_hangs_refuses_the_reload(main: Main
     assert len(main.replies) == 1
     main.turn(1)
     assert main.replies[1]["problems"] == ["checking took longer than 60 s"]
+    assert main.processes.of("checker")[-1].killed, "it may hang for ever"
     main.processes.of("checker")[-1].child.on_failed = None
     child.on_failed("again")  # too late, ignored
 
