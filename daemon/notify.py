@@ -1,17 +1,24 @@
 """Readiness, reload and watchdog messages to systemd, through the systemd-python library.
 
 Used by main only. Without NOTIFY_SOCKET (not started by systemd) nothing is sent; with it the library must be there.
+Invariant: once READY=1 was said, a systemd that does not listen ends nobody.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from typing import Protocol
 
+from ..ipc.bounded_text import bound_text
+
+log = logging.getLogger("orind")
+AGAIN_NS = 1_000_000_000
+
 
 class NotifyError(Exception):
-    """systemd expects messages, but the library that sends them is missing."""
+    """systemd expects messages, but they cannot be sent."""
 
 
 class Notifier(Protocol):
@@ -39,25 +46,63 @@ class ServiceManager:
     """What main tells systemd. Every method is a no-op without one."""
 
     def __init__(self, notifier: Notifier | None) -> None:
+        """Raises NotifyError for a WATCHDOG_USEC that is no number."""
         self._notify = notifier
-        self._watchdog_ns = int(os.environ.get("WATCHDOG_USEC", "0")) * 1000 // 2 if notifier is not None else 0
-        self._next_watchdog_ns = 0
+        self._watchdog_ns = _watchdog_ns() if notifier is not None else 0
+        self._next_watchdog_ns = self._again_at_ns = 0
+        self._reached = False
+        self._unsent: list[str] = []
+        self._troubled = False
 
     def ready(self, status: str) -> None:
-        self._send(f"READY=1\nSTATUS={status}")
+        """Raises NotifyError where this, the first word of all, cannot be said: systemd would end us anyway."""
+        self._send(f"READY=1\nSTATUS={bound_text(status)}")
 
     def reloading(self) -> None:
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:
-        self._send(f"STOPPING=1\nSTATUS={status}")
+        self._send(f"STOPPING=1\nSTATUS={bound_text(status)}")
 
     def alive(self, now_ns: int) -> None:
-        """Called once a loop: pings the watchdog at half its interval."""
+        """Called once a loop: pings the watchdog at half its interval, and says again what could not be said."""
+        if self._unsent and now_ns >= self._again_at_ns:
+            self._again_at_ns = now_ns + AGAIN_NS
+            self._say_unsent()
         if self._watchdog_ns and now_ns >= self._next_watchdog_ns:
             self._next_watchdog_ns = now_ns + self._watchdog_ns
-            self._send("WATCHDOG=1")
+            self._try("WATCHDOG=1")
 
     def _send(self, state: str) -> None:
-        if self._notify is not None:
+        if self._notify is None:
+            return
+        # of what waits only the latest matters: READY=1 after a RELOADING=1 that never arrived is as good
+        self._unsent = [*self._unsent[-1:], state]
+        self._say_unsent()
+
+    def _say_unsent(self) -> None:
+        while self._unsent and self._try(self._unsent[0]):
+            del self._unsent[0]
+
+    def _try(self, state: str) -> bool:
+        """Whether it was said. A failure is logged once, until the next success."""
+        assert self._notify is not None
+        try:
             self._notify(state)
+        except OSError as error:
+            if not self._reached and state.startswith("READY"):
+                raise NotifyError(f"systemd cannot be told that orind is ready: {error}") from None
+            if not self._troubled:
+                log.error("systemd cannot be told anything, which is tried again: %s", error)
+            self._troubled = True
+            return False
+        self._reached, self._troubled = True, False
+        return True
+
+
+def _watchdog_ns() -> int:
+    """Half of systemd's interval; 0 where it wants no pings."""
+    text = os.environ.get("WATCHDOG_USEC", "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise NotifyError(f"WATCHDOG_USEC is {text[:40]!r}, which is no number of microseconds: was it set by hand?")
+    return int(text) * 1000 // 2

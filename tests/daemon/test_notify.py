@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from stand_ins import S
 
 from orind.daemon.notify import NotifyError, ServiceManager, connect
 
@@ -48,6 +49,62 @@ def test_the_watchdog_is_pinged_at_half_its_interval(monkeypatch: pytest.MonkeyP
     for now_ns in (1, 1_000_000, 1_000_001, 1_500_000, 2_000_001):
         manager.alive(now_ns)
     assert said == ["WATCHDOG=1"] * 3
+
+
+class Systemd:
+    """A socket of systemd's that can be gone."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.said: list[str] = []
+
+    def __call__(self, state: str) -> None:
+        if self.gone:
+            raise ConnectionRefusedError("gone")
+        self.said.append(state)
+
+
+def test_a_systemd_that_stops_listening_is_told_later_and_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "2000000")
+    systemd = Systemd()
+    manager = ServiceManager(systemd)
+    manager.ready("serving")
+    systemd.gone = True
+    manager.reloading()
+    manager.ready("generation 2")
+    for second in range(1, 5):
+        manager.alive(second * S)
+    assert systemd.said == ["READY=1\nSTATUS=serving"] and len(caplog.records) == 1
+    systemd.gone = False
+    manager.alive(5 * S)
+    assert [text.partition("\n")[0] for text in systemd.said[1:]] == ["RELOADING=1", "READY=1", "WATCHDOG=1"]
+    systemd.gone = True
+    for _ in range(9):
+        manager.stopping("draining")
+    assert len(caplog.records) == 2 and len(manager._unsent) == 2
+
+
+def test_a_systemd_that_cannot_be_told_of_the_start_is_an_error() -> None:
+    systemd = Systemd()
+    systemd.gone = True
+    with pytest.raises(NotifyError, match="cannot be told that orind is ready"):
+        ServiceManager(systemd).ready("serving")
+
+
+def test_a_status_can_neither_forge_lines_nor_be_too_long() -> None:
+    systemd = Systemd()
+    ServiceManager(systemd).ready("a\nWATCHDOG=trigger\n" + "b" * 300_000)
+    assert systemd.said[0].startswith("READY=1\nSTATUS=a WATCHDOG=trigger bb")
+    assert systemd.said[0].count("\n") == 1 and len(systemd.said[0]) == 515
+
+
+@pytest.mark.parametrize("text", ["soon", "-5", "1e6", "", "9" * 30])
+def test_a_watchdog_interval_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", text)
+    with pytest.raises(NotifyError, match="WATCHDOG_USEC"):
+        ServiceManager(Systemd())
 
 
 def test_a_real_socket_is_reached_or_the_missing_library_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
