@@ -1,8 +1,9 @@
 """The process that starts all the others, so that main never blocks in a spawn.
 
 Started once by main (`python -m orind.daemon.nursery FD`). Requests on its socket: `spawn` (role, arguments,
-descriptors) and `kill`; reports: `spawned`, `spawn_failed`, `exited`. It dies with main, and its children with it.
-Invariant: whatever it started it also reaps, and a process id is only signalled while it is an unreaped child of ours.
+descriptors), `kill`, `ping`; reports: `spawned`, `spawn_failed`, `exited`, `pong`. It dies with main, and its
+children with it. Invariant: whatever it started it also reaps, and a process id is only signalled while it is
+an unreaped child of ours.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Nursery:
         try:
             if request["op"] == "spawn":
                 self._spawn(request, descriptors)
+            elif request["op"] == "ping":
+                self._report({"op": "pong", "id": 0})
             else:
                 self._kill(request["id"])
         finally:

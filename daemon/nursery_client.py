@@ -17,8 +17,13 @@ from ..ipc.fd_passing import recv_with_fds, send_with_fds
 GONE = "the nursery process ended: main cannot replace engines any more and stops"
 
 
+HUNG = "the nursery process has not answered for {:.0f} s: main cannot replace engines any more and stops"
+PING_NS = 1_000_000_000
+SILENT_NS = 10_000_000_000  # a spawn takes milliseconds, on a board that swaps a second
+
+
 class NurseryDied(Exception):
-    """The nursery is gone, and with it every engine: main can only end."""
+    """The nursery is gone or hangs, and no engine could be replaced any more: main can only end."""
 
 
 @dataclass(slots=True)
@@ -43,6 +48,7 @@ class NurseryClient:
         ours.setblocking(False)
         self.channel = ours
         self._gone = False
+        self._pinged_ns = self._next_ping_ns = 0
         self._numbers = itertools.count(1)
         self._children: dict[int, Child] = {}
 
@@ -54,10 +60,13 @@ class NurseryClient:
         *,
         on_failed: Callable[[str], None] | None = None,
     ) -> Child:
-        """Ask for `python -m orind.daemon.ROLE FD... ARGUMENTS...`. The descriptors stay the caller's to close."""
+        """Ask for `python -m orind.daemon.ROLE FD... ARGUMENTS...`. The descriptors stay the caller's to close.
+
+        Raises ChannelError where the arguments are too long, OSError where descriptors are short, NurseryDied.
+        """
         child = Child(next(self._numbers), role, on_failed=on_failed)
-        self._children[child.number] = child
         self._send({"op": "spawn", "id": child.number, "role": role, "arguments": arguments}, fds)
+        self._children[child.number] = child
         return child
 
     def kill(self, child: Child) -> None:
@@ -65,13 +74,26 @@ class NurseryClient:
         if child.status is None and not self._gone:
             self._send({"op": "kill", "id": child.number}, [])
 
+    def tick(self, now_ns: int) -> None:
+        """Ask whether it lives, once a second. Raises NurseryDied when it has not answered for SILENT_NS."""
+        if self._pinged_ns:
+            if now_ns - self._pinged_ns > SILENT_NS:
+                self._gone = True
+                raise NurseryDied(HUNG.format(SILENT_NS / 1e9))
+        elif now_ns >= self._next_ping_ns:
+            self._next_ping_ns, self._pinged_ns = now_ns + PING_NS, now_ns
+            self._send({"op": "ping", "id": 0}, [])
+
     def on_readable(self) -> None:
         """Take one report. Raises NurseryDied at end of file."""
         received = recv_with_fds(self.channel)
         if received is None:
             self._gone = True
             raise NurseryDied(GONE)
+        self._pinged_ns = 0
         report, _ = received
+        if report["op"] == "pong":
+            return
         child = self._children[report["id"]]
         if report["op"] == "spawned":
             child.pid = report["pid"]

@@ -90,6 +90,9 @@ class Processes(NurseryClient):
             if started.child is child:
                 started.killed = True
 
+    def tick(self, now_ns: int) -> None:
+        """Nobody there to be asked whether it lives."""
+
     def of(self, role: str) -> list[Started]:
         return [s for s in self.started if s.role == role]
 

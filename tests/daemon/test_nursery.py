@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from stand_ins import S
 
 from orind.daemon.nursery import Nursery
-from orind.daemon.nursery_client import Child, NurseryClient, NurseryDied
+from orind.daemon.nursery_client import SILENT_NS, Child, NurseryClient, NurseryDied
+from orind.ipc.errors import ChannelError
 from orind.ipc.fd_passing import recv_with_fds, send_with_fds
 
 END_S = 30.0
@@ -205,3 +207,21 @@ def test_the_nursery_and_its_children_die_with_main() -> None:
         os.close(fd)
     parent.stdin.close()
     parent.stdout.close()
+
+
+def test_a_nursery_that_hangs_is_known_and_one_that_lives_is_left_in_peace(live: Live) -> None:
+    live.client.tick(1 * S)
+    live.client.tick(1 * S + SILENT_NS)
+    live.until(lambda: live.client._pinged_ns == 0)
+    os.kill(live.client._process.pid, signal.SIGSTOP)
+    live.client.tick(100 * S)
+    live.client.tick(100 * S + SILENT_NS)
+    with pytest.raises(NurseryDied, match="has not answered for 10 s"):
+        live.client.tick(100 * S + SILENT_NS + 1)
+    os.kill(live.client._process.pid, signal.SIGKILL)
+
+
+def test_a_request_that_is_too_long_is_refused_and_forgotten(live: Live) -> None:
+    with pytest.raises(ChannelError, match="65536"):
+        live.client.spawn("checker", [], ["x" * 70_000])
+    assert live.client._children == {}
