@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 
+from ..ipc import meminfo
 from ..ipc.exit_codes import Exit
 from ..kernels.pre import jpeg
 from ..power.sysfs import Sysfs
@@ -97,19 +97,17 @@ def _board() -> Finding:
 
 
 def _memory() -> Finding:
-    pairs = (line.partition(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    mib = {name: int(rest.split()[0]) // 1024 for name, _, rest in pairs}
-    free = mib["MemAvailable"]
-    level = "ok" if free >= LEAST_FREE_MIB else "error"
-    return Finding("memory", level, f"{free} MiB available of {mib['MemTotal']}")
+    memory = meminfo.read()
+    level = "ok" if memory.available >> 20 >= LEAST_FREE_MIB else "error"
+    return Finding("memory", level, f"{memory.available >> 20} MiB available of {memory.total >> 20}")
 
 
 def _limits() -> Finding:
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # `serve` raises the soft limit to it
     lock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     locked = "unlimited" if lock == resource.RLIM_INFINITY else f"{lock >> 10} KiB"
-    level = "ok" if soft >= 1024 else "warning"
-    return Finding("limits", level, f"{soft} open files, {locked} of locked memory")
+    level = "ok" if hard >= 1024 else "warning"
+    return Finding("limits", level, f"{hard} open files, {locked} of locked memory")
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (_python, _libraries, _jpeg, _notify, _board, _memory, _limits)

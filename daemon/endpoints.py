@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from ..ipc.endpoint import Context
-from ..ipc.errors import EndpointError
+from ..ipc.gate import Gate
 from ..ipc.lock import InstanceLock, lock_endpoint
 from ..ipc.sink import ResultSink
 from ..ipc.source import Source
@@ -39,7 +39,7 @@ class Endpoints:
         fresh: list[str] = []
         try:
             return self._open(config, fresh)
-        except EndpointError:
+        except BaseException:
             for name in fresh:
                 self.sources.pop(name)[1].close()
             raise
@@ -72,6 +72,25 @@ class Endpoints:
         """Stop taking frames; replies still go out."""
         for _, source in self.sources.values():
             poller.forget(source.socket)
+
+    def shut(self) -> None:
+        """Take no new connections; those that are there stay. Raises OSError."""
+        for gate in self._gates():
+            gate.shut()
+
+    def reopen(self) -> None:
+        """Take connections again. Raises OSError."""
+        for gate in self._gates():
+            gate.open()
+
+    @property
+    def discarded(self) -> int:
+        """Messages that could not be answered, because no socket of ZeroMQ makes such an envelope."""
+        return sum(source.discarded for _, source in self.sources.values())
+
+    def _gates(self) -> list[Gate]:
+        sockets = [source for _, source in self.sources.values()] + ([self._sink[1]] if self._sink is not None else [])
+        return [each.gate for each in sockets if each.gate is not None]
 
     def publish(self, parts: Sequence[bytes]) -> None:
         if self._sink is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,3 +121,26 @@ def test_a_port_in_use_is_refused(endpoints: Endpoints, tmp_path: Path) -> None:
 def test_a_connecting_source_takes_no_lock(endpoints: Endpoints, tmp_path: Path) -> None:
     endpoints.open(made(tmp_path, entry(tmp_path, "camera", pattern="sub", attach="connect")))
     assert not list(tmp_path.glob("*.lock"))
+
+
+def test_the_doors_of_all_that_is_bound_are_shut_and_opened(endpoints: Endpoints, tmp_path: Path) -> None:
+    connecting = entry(tmp_path, "camera", pattern="sub", attach="connect")
+    endpoints.open(made(tmp_path, entry(tmp_path, "in"), connecting, results="out"))
+    endpoints.shut()
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_socket()) == ["in.full", "out.full"]
+    endpoints.reopen()
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_socket()) == ["in", "out"]
+    assert endpoints.discarded == 0
+
+
+def test_a_lock_that_cannot_be_written_is_an_endpoint_error_and_leaves_nothing(
+    endpoints: Endpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    wanted = made(tmp_path, entry(tmp_path, "in"))
+    with monkeypatch.context() as disk, pytest.raises(EndpointError, match="No space left"):
+        disk.setattr(os, "pwrite", full)
+        endpoints.open(wanted)
+    assert endpoints.sources == {} and endpoints.open(wanted) == []
