@@ -17,11 +17,12 @@ from typing import Protocol
 from ..ipc import decode_messages as messages
 from ..ipc.channel import Channel, make_pair
 from ..ipc.engine_messages import STATUS_OK
-from ..ipc.errors import ChannelError
+from ..ipc.errors import ChannelError, IpcError
 from ..ipc.slots import Slot, SlotRing
 from .config import Decode
 from .nursery_client import Child, NurseryClient
 from .poller import Watcher
+from .respawn import Respawn
 from .trigger import Trigger
 
 log = logging.getLogger("orind")
@@ -71,8 +72,17 @@ class DecodePool:
         self._workers: list[Worker] = []
         self._waiting: deque[Trigger] = deque()
         self._numbers = itertools.count(1)
-        self._respawn_at_ns = 0
+        self._respawn = Respawn(RESPAWN_NS)
         self.deaths = 0
+
+    @property
+    def problem(self) -> str:
+        """How many workers are missing and why, or ''."""
+        if not self._respawn.problem:
+            return ""
+        ready = sum(worker.ready and not worker.killed for worker in self._workers)
+        how_many = f"{ready} of {self._wanted} JPEG decode workers" if ready else "no JPEG decode worker"
+        return f"{how_many}: {self._respawn.problem}"
 
     def submit(self, frame: Trigger, now_ns: int) -> None:
         """Queue a frame whose slot holds a JPEG."""
@@ -97,7 +107,7 @@ class DecodePool:
         for frame in late:
             text = "deadline passed while it waited for a decode worker"
             self._receiver().undecodable(frame, "expired", "too_late", text, now_ns)
-        if len(self._workers) < self._wanted and now_ns >= self._respawn_at_ns:
+        if len(self._workers) < self._wanted and self._respawn.due(now_ns):
             self._spawn(now_ns)
         self._assign(now_ns)
 
@@ -164,6 +174,8 @@ class DecodePool:
 
     def _complete(self, worker: Worker, message: messages.Decoded, now_ns: int) -> None:
         worker.ready = True
+        if len(self._workers) == self._wanted and all(each.ready for each in self._workers):
+            self._respawn.served()
         job = worker.job
         if job is None or message.job != job.number:
             return
@@ -185,9 +197,10 @@ class DecodePool:
         worker.channel.close()
         self._workers.remove(worker)
         self.deaths += 1
-        self._respawn_at_ns = now_ns + RESPAWN_NS
         reason = worker.killed or "the decode worker died on it"
-        log.warning("decode worker %d is gone: %s", worker.child.pid, worker.killed or "it ended by itself")
+        why = worker.killed or "it ended by itself"
+        self._respawn.failed(now_ns, why)
+        log.warning("decode worker %d is gone: %s", worker.child.pid, why)
         if worker.job is not None:
             self._ring.give(worker.job.target)
             self._receiver().undecodable(worker.job.frame, "error", "decoder", reason, now_ns)
@@ -198,14 +211,23 @@ class DecodePool:
         return self.receiver
 
     def _spawn(self, now_ns: int) -> None:
-        channel, theirs = make_pair()
-        slots_fd = self._ring.writable_fd()
-        start = {"slots": [self._ring.count, self._ring.size], "cpus": []}
         try:
-            child = self._nursery.spawn("decoder", [theirs.fileno(), slots_fd], [json.dumps(start)])
-        finally:
-            theirs.close()
-            os.close(slots_fd)
+            channel, theirs = make_pair()
+        except OSError as error:
+            self._respawn.failed(now_ns, str(error))
+            return
+        start = {"slots": [self._ring.count, self._ring.size], "cpus": []}
+        with theirs:
+            try:
+                slots_fd = self._ring.writable_fd()
+                try:
+                    child = self._nursery.spawn("decoder", [theirs.fileno(), slots_fd], [json.dumps(start)])
+                finally:
+                    os.close(slots_fd)
+            except (IpcError, OSError) as error:
+                channel.close()
+                self._respawn.failed(now_ns, str(error))
+                return
         worker = Worker(channel, child, now_ns)
         self._workers.append(worker)
         self._watcher.watch(channel.fileno(), lambda now_ns: self._on_readable(worker, now_ns))

@@ -1,7 +1,7 @@
 """The HTTP process: health, metrics and a small status page, from main's stats page and nothing else.
 
-Started by the nursery (`python -m orind.daemon.http STATS_FD LISTEN_FD`). It never talks to main, so no request can
-delay a frame. A stats page that stopped moving is itself unhealthy.
+Started by the nursery (`python -m orind.daemon.http STATS_FD LISTEN_FD HEARTBEAT_FD`). It never asks main, so no
+request can delay a frame. A stats page that stopped moving is itself unhealthy.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from ..ipc import meminfo
+from ..ipc.bounded_text import bound_text
+from ..ipc.channel import Channel
 from ..ipc.errors import StatsPageError
 from ..ipc.stats_page import StatsReader
 from .lifeline import begin_child
@@ -27,6 +29,7 @@ from .status_page import render
 STALE_NS = 2_000_000_000
 REQUEST_TIMEOUT_S = 5
 CONNECTIONS_MAX = 16
+BEAT = b"."
 
 
 def health(status: dict[str, Any], age_ns: int, memory: float) -> tuple[int, list[str]]:
@@ -37,13 +40,6 @@ def health(status: dict[str, Any], age_ns: int, memory: float) -> tuple[int, lis
     if memory > limit:
         return 503, [f"{memory:.0f} % of the memory is in use, the limit is {limit:g} %", *reasons]
     return (200 if status["health"]["ok"] else 503), reasons
-
-
-def memory_percent() -> float:
-    """Share of the board's memory that is in use (MemTotal less MemAvailable, CPU and GPU share it), in percent."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-    return 100.0 * (1 - kib["MemAvailable"] / kib["MemTotal"])
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -63,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(503, "text/plain; charset=utf-8", b"main has written no statistics yet\n")
             return
         status = with_latency(status)
-        code, reasons = health(status, time.monotonic_ns() - counters.now_ns, memory_percent())
+        code, reasons = health(status, time.monotonic_ns() - counters.now_ns, meminfo.read().used_percent)
         path = self.path.split("?", 1)[0]
         if path == "/healthz":
             body = json.dumps({"ok": code == 200, "state": status["state"], "reasons": reasons}) + "\n"
@@ -97,8 +93,9 @@ class HttpServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = CONNECTIONS_MAX
 
-    def __init__(self, listener: socket.socket, stats: StatsReader) -> None:
+    def __init__(self, listener: socket.socket, stats: StatsReader, heartbeat: Channel | None = None) -> None:
         self.stats = stats
+        self.heartbeat = heartbeat
         self._room = threading.Semaphore(CONNECTIONS_MAX)
         super().__init__(listener.getsockname()[:2], Handler, bind_and_activate=False)
         self.socket.close()
@@ -120,12 +117,23 @@ class HttpServer(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bound by main."""
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hung up, or did not read in time, is no event; anything else is one line."""
+        error = sys.exception() if sys.version_info >= (3, 11) else sys.exc_info()[1]
+        if not isinstance(error, ConnectionError | TimeoutError):
+            print(bound_text(f"http: a request failed: {type(error).__name__}: {error}"), file=sys.stderr)
+
+    def service_actions(self) -> None:
+        """Once a turn of the serving loop, twice a second at least: main hears that it turns."""
+        if self.heartbeat is not None:
+            self.heartbeat.send(BEAT)
+
 
 def main() -> int:
     begin_child()
     stats = StatsReader(int(sys.argv[1]))
     listener = socket.socket(fileno=int(sys.argv[2]))
-    HttpServer(listener, stats).serve_forever()
+    HttpServer(listener, stats, Channel.from_fd(int(sys.argv[3]), blocking=False)).serve_forever()
     return 0
 
 

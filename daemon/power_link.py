@@ -11,8 +11,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..ipc.bounded_text import bound_fields, bound_text
 from ..ipc.channel import Channel, make_pair
-from ..ipc.errors import ChannelError
+from ..ipc.errors import ChannelError, IpcError
 from ..ipc.stats_page import StatsWriter
 from ..power.errors import PowerError
 from ..power.limits import Limits, in_force
@@ -20,6 +21,7 @@ from ..power.policy import Policy
 from .nursery_client import Child, NurseryClient
 from .pipeline import Pipeline
 from .poller import Watcher
+from .respawn import Respawn
 
 log = logging.getLogger("orind")
 RESPAWN_NS = 1_000_000_000
@@ -41,8 +43,9 @@ class PowerLink:
         self._channel: Channel | None = None
         self._child: Child | None = None
         self._latest: Limits | None = None
-        self._respawn_at_ns = 0
+        self._respawn = Respawn(RESPAWN_NS)
         self._heard_ns = 0
+        self._last_words = ""
         self.report: dict[str, Any] = dict(UNGOVERNED)
 
     def configure(self, section: dict[str, Any] | None, root: str) -> None:
@@ -55,6 +58,7 @@ class PowerLink:
         self._section = wanted
         self._latest = None
         self._lowest = None
+        self._respawn.served()
         self.report = dict(UNGOVERNED)
         if wanted is not None:
             policy = Policy.from_dict(wanted["policy"])
@@ -78,29 +82,42 @@ class PowerLink:
         if self._channel is not None and self._child is not None and now_ns - self._heard_ns > SILENT_NS:
             log.error("the steward has been silent for %.0f s and is replaced", SILENT_NS / 1e9)
             self._nursery.kill(self._child)
+            self._respawn.failed(now_ns, "it was silent")
             self._hang_up()
         gone = self._child is None or self._child.status is not None
-        if self._section is not None and self._channel is None and gone and now_ns >= self._respawn_at_ns:
-            self._respawn_at_ns = now_ns + RESPAWN_NS
-            self._heard_ns = now_ns
-            self._spawn(self._section)
+        if self._section is not None and self._channel is None and gone and self._respawn.due(now_ns):
+            self._heard_ns, self._last_words = now_ns, ""
+            self._spawn(self._section, now_ns)
 
-    def alive(self) -> bool:
-        return self._section is None or self._channel is not None
+    @property
+    def problem(self) -> str:
+        """Why nobody governs the power, or ''."""
+        if self._section is None or (self._channel is not None and not self._respawn.problem):
+            return ""
+        return self._respawn.problem or "the steward has not been started yet"
 
     def close(self) -> None:
         """End of file makes the steward put the clocks back."""
         self._section = None
         self._hang_up()
 
-    def _spawn(self, section: dict[str, Any]) -> None:
-        channel, theirs = make_pair()
-        stats_fd = self._stats.readonly_fd()
+    def _spawn(self, section: dict[str, Any], now_ns: int) -> None:
         try:
-            self._child = self._nursery.spawn("steward", [theirs.fileno(), stats_fd], [json.dumps(section)])
-        finally:
-            theirs.close()
-            os.close(stats_fd)
+            channel, theirs = make_pair()
+        except OSError as error:
+            self._respawn.failed(now_ns, str(error))
+            return
+        with theirs:
+            try:
+                stats_fd = self._stats.readonly_fd()
+                try:
+                    self._child = self._nursery.spawn("steward", [theirs.fileno(), stats_fd], [json.dumps(section)])
+                finally:
+                    os.close(stats_fd)
+            except (IpcError, OSError) as error:
+                channel.close()
+                self._respawn.failed(now_ns, str(error))
+                return
         self._channel = channel
         self._watcher.watch(channel.fileno(), self._on_readable)
 
@@ -115,20 +132,24 @@ class PowerLink:
                 self._take(json.loads(data))
         except (ChannelError, PowerError, ValueError, KeyError) as error:
             log.error("steward: %s", error)
+            self._respawn.failed(now_ns, str(error))
             self._hang_up()
             return
         if received.ended:
             log.warning("the steward has ended: the lowest pacing holds until a new one speaks")
+            self._respawn.failed(now_ns, self._last_words or "it has ended")
             self._hang_up()
 
     def _take(self, message: dict[str, Any]) -> None:
         if "error" in message:
             log.error("steward: %s", message["error"])
-            self.report = {**self.report, "reason": message["error"]}
+            self._last_words = bound_text(message["error"])
+            self.report = {**self.report, "reason": self._last_words}
         elif "limits" in message:
             self._latest = Limits.from_json(message["limits"])
+            self._respawn.served()
         else:
-            self.report = message["report"]
+            self.report = bound_fields(message["report"])
 
     def _hang_up(self) -> None:
         if self._channel is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 from stand_ins import MS, DecoderStandIn, Processes, S, turn
@@ -10,6 +13,7 @@ from stand_ins import MS, DecoderStandIn, Processes, S, turn
 from orind.daemon.config import Decode
 from orind.daemon.decode_pool import RESPAWN_NS, START_TIMEOUT_NS, DecodePool
 from orind.daemon.poller import Poller
+from orind.daemon.respawn import LONGEST_NS
 from orind.daemon.trigger import Trigger
 from orind.ipc.decode_messages import HELLO, pack_decoded
 from orind.ipc.slots import SlotRing
@@ -126,6 +130,66 @@ def test_a_worker_that_dies_costs_its_frame_and_is_replaced(pool: Pool) -> None:
     pool.turn()
     assert [f.seq for f in pool.good] == [2]
     fresh.die()
+
+
+def test_workers_that_never_serve_are_tried_ever_more_rarely_and_health_says_so(pool: Pool) -> None:
+    waits = []
+    for n in range(1, 9):
+        waited = 0
+        while len(pool.processes.of("decoder")) < n:
+            pool.now += RESPAWN_NS
+            waited += 1
+            pool.tick()
+        waits.append(waited)
+        pool.worker(hello=False).die()
+        pool.turn()
+    assert waits == [1, 1, 2, 4, 8, 16, 32, 50] and pool.pool.problem == "no JPEG decode worker: it ended by itself"
+    pool.now += LONGEST_NS
+    pool.tick()
+    assert pool.pool.problem, "until one is ready"
+    worker = pool.worker()
+    assert pool.pool.problem == ""
+    worker.die()
+    pool.turn()
+    pool.now += RESPAWN_NS
+    pool.tick()
+    assert len(pool.processes.of("decoder")) == 10, "after good service the wait is short again"
+
+
+def test_a_part_of_the_workers_missing_is_said_too(no_fd_leak: None) -> None:
+    pool = Pool(workers=2)
+    pool.tick()
+    first = pool.worker()
+    pool.tick()
+    assert pool.pool.problem == ""
+    pool.worker().die()
+    pool.turn()
+    assert pool.pool.problem == "1 of 2 JPEG decode workers: it ended by itself"
+    first.die()
+    pool.pool.close()
+    pool.processes.close()
+    pool.ring.close()
+
+
+@pytest.mark.parametrize("what", ["make_pair", "spawn"])
+def test_a_worker_that_cannot_be_asked_for_is_a_reason_not_an_end(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    with monkeypatch.context() as none_left:
+        if what == "spawn":
+            none_left.setattr(Processes, "spawn", _no_descriptor)
+        else:
+            none_left.setattr("orind.daemon.decode_pool.make_pair", _no_descriptor)
+        pool.tick()
+        pool.tick()
+    assert pool.pool.problem == "no JPEG decode worker: [Errno 24] Too many open files"
+    pool.now += RESPAWN_NS
+    pool.tick()
+    pool.worker().die()
+
+
+def _no_descriptor(*_: object, **__: object) -> NoReturn:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def test_what_a_worker_said_before_it_died_counts(pool: Pool) -> None:

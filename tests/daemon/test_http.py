@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import sys
 import threading
@@ -10,20 +12,23 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from stand_ins import MS, Processes, S
+from stand_ins import MS, Processes, S, Started, turn
 
 from orind.daemon import http as http_module
 from orind.daemon.config import Http
-from orind.daemon.http import STALE_NS, HttpServer, health, memory_percent
-from orind.daemon.http_link import RESPAWN_NS, HttpLink
+from orind.daemon.http import BEAT, STALE_NS, HttpServer, health
+from orind.daemon.http_link import RESPAWN_NS, SILENT_NS, START_TIMEOUT_NS, HttpLink
 from orind.daemon.ledger import Ledger
+from orind.daemon.poller import Poller
 from orind.daemon.status import with_latency
 from orind.daemon.status_page import render
-from orind.daemon.trigger import OUTCOMES, Trigger
+from orind.daemon.trigger import Trigger
+from orind.ipc.channel import MESSAGE_BYTES_MAX, make_pair
+from orind.ipc.outcomes import OUTCOMES
 from orind.ipc.stats_page import StatsReader, StatsWriter
 
 
@@ -174,58 +179,167 @@ def test_memory_over_its_limit_is_unhealthy() -> None:
     assert health(status, 0, 90.0) == (200, ["no ready standby"])
     code, reasons = health(status, 0, 91.2)
     assert code == 503 and reasons == ["91 % of the memory is in use, the limit is 90 %", "no ready standby"]
-    assert 0 < memory_percent() < 100
 
 
 def test_the_process_serves_on_the_socket_that_main_bound(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[HttpServer] = []
     monkeypatch.setattr(http_module, "begin_child", lambda: None)
-    monkeypatch.setattr(HttpServer, "serve_forever", lambda self: served.append(self))
+    monkeypatch.setattr(HttpServer, "serve_forever", lambda self: (self.service_actions(), served.append(self)))
+    ours, theirs = make_pair()
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()
-    monkeypatch.setattr(sys, "argv", ["http", str(site.page.readonly_fd()), str(listener.detach())])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["http", str(site.page.readonly_fd()), str(listener.detach()), str(theirs.detach())],
+    )
     assert http_module.main() == 0
     (server,) = served
-    assert server.socket.getsockname() == address
+    assert server.socket.getsockname() == address and ours.recv_all().messages == [BEAT]
+    assert server.heartbeat is not None
+    server.heartbeat.close()
+    ours.close()
     server.server_close()
     server.stats.close()
+
+
+def test_a_client_that_hangs_up_is_no_event_and_anything_else_one_line(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for error in (BrokenPipeError("gone"), TimeoutError("slow"), ValueError("a\n" + "b" * 900)):
+        try:
+            raise error
+        except (OSError, ValueError):
+            site.server.handle_error(None, None)
+    said = capsys.readouterr().err
+    assert said.startswith("http: a request failed: ValueError: a b") and said.count("\n") == 1 and len(said) < 600
 
 
 # -- main's side ---------------------------------------------------------------------------------------------------
 
 
-def test_the_process_is_started_and_replaced_when_it_ended() -> None:
-    page, processes = StatsWriter(), Processes()
-    link = HttpLink(Http(port=0), processes, page)
-    assert link.address is not None and link.address.startswith("http://127.0.0.1:")
-    link.tick(1 * S)
-    link.tick(2 * S)
-    (first,) = processes.of("http")
-    assert len(first.fds) == 2
-    first.child.status = 1
-    link.tick(1 * S + RESPAWN_NS - 1)
-    assert len(processes.of("http")) == 1
-    link.tick(1 * S + RESPAWN_NS)
-    assert len(processes.of("http")) == 2
+class Link:
+    """Main's side, and an HTTP process that the test plays."""
+
+    def __init__(self, section: Http | None) -> None:
+        self.now = 10 * S
+        self.page, self.processes, self.poller = StatsWriter(), Processes(), Poller()
+        self.link = HttpLink(section, self.processes, self.poller, self.page)
+
+    def turn(self, passed_ns: int = 0) -> None:
+        self.now += passed_ns
+        turn(self.poller, self.now)
+        self.link.tick(self.now)
+
+    def started(self) -> list[Started]:
+        return self.processes.of("http")
+
+    def beat(self) -> None:
+        with socket.socket(fileno=os.dup(self.started()[-1].fds[2])) as channel:
+            channel.send(BEAT)
+        self.turn()
+
+    def end(self, status: int = 1) -> None:
+        """Play the end of the process that was started last."""
+        self.started()[-1].child.status = status
+        self.started()[-1].close()
+        self.turn()
+
+    def close(self) -> None:
+        self.link.close()
+        self.processes.close()
+        self.page.close()
+
+
+@pytest.fixture
+def link(no_fd_leak: None) -> Iterator[Link]:
+    made = Link(Http(port=0))
+    yield made
+    made.close()
+
+
+def test_the_process_is_started_and_replaced_when_it_ended(link: Link) -> None:
+    assert link.link.address is not None and link.link.address.startswith("http://127.0.0.1:")
+    link.turn()
+    link.turn(S)
+    assert len(link.started()) == 1 and len(link.started()[0].fds) == 3 and link.link.problem == ""
+    link.beat()
+    link.end()
+    assert link.link.problem == "it has ended"
+    link.turn(RESPAWN_NS - 1)
+    assert len(link.started()) == 1
+    link.turn(1)
+    assert len(link.started()) == 2 and link.link.problem, "until it serves"
+    link.beat()
+    assert link.link.problem == ""
+
+
+def test_a_process_that_hangs_is_killed_and_replaced(link: Link) -> None:
+    link.turn()
+    link.turn(START_TIMEOUT_NS)
+    assert not link.started()[0].killed
+    link.beat()
+    link.turn(SILENT_NS)
+    assert not link.started()[0].killed and link.link.problem == ""
+    link.turn(1)
+    assert link.started()[0].killed and "silent" in link.link.problem
+    link.turn(RESPAWN_NS)
+    assert len(link.started()) == 1, "the old one has not ended yet"
+    link.end(-9)
+    assert len(link.started()) == 2
+
+
+def test_a_process_that_never_serves_is_tried_ever_more_rarely(link: Link) -> None:
+    waits = []
+    for n in range(1, 8):
+        waited = 0
+        while len(link.started()) < n:
+            link.turn(RESPAWN_NS)
+            waited += 1
+        waits.append(waited)
+        link.end()
+    assert waits == [1, 1, 2, 4, 8, 10, 10]
+
+
+def test_garbage_from_the_process_ends_it(link: Link) -> None:
+    link.turn()
+    with socket.socket(fileno=os.dup(link.started()[-1].fds[2])) as channel:
+        channel.send(bytes(MESSAGE_BYTES_MAX + 1))
+    link.turn()
+    assert link.started()[0].killed and "not one of ours" in link.link.problem
+
+
+@pytest.mark.parametrize("what", ["make_pair", "spawn"])
+def test_a_process_that_cannot_be_asked_for_is_a_reason_not_an_end(
+    link: Link, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    with monkeypatch.context() as none_left:
+        if what == "spawn":
+            none_left.setattr(Processes, "spawn", _no_descriptor)
+        else:
+            none_left.setattr("orind.daemon.http_link.make_pair", _no_descriptor)
+        link.turn()
+        link.turn()
+    assert "Too many open files" in link.link.problem and link.started() == []
+    link.turn(RESPAWN_NS)
+    assert len(link.started()) == 1
+
+
+def _no_descriptor(*_: object, **__: object) -> NoReturn:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_without_a_section_there_is_none(no_fd_leak: None) -> None:
+    link = Link(None)
+    link.turn()
+    assert link.link.address is None and link.processes.started == [] and link.link.problem == ""
     link.close()
-    processes.close()
-    page.close()
 
 
-def test_without_a_section_there_is_none() -> None:
-    page, processes = StatsWriter(), Processes()
-    link = HttpLink(None, processes, page)
-    link.tick(S)
-    link.close()
-    assert link.address is None and processes.started == []
-    processes.close()
-    page.close()
-
-
-def test_version_6_of_the_protocol() -> None:
+def test_version_6_of_the_protocol(no_fd_leak: None) -> None:
     page, processes = StatsWriter(), Processes()
     try:
-        link = HttpLink(Http(host="::1", port=0), processes, page)
+        link = HttpLink(Http(host="::1", port=0), processes, Poller(), page)
     except OSError as error:  # no IPv6 here: said with the address
         assert "cannot listen on ::1:0" in str(error)
     else:

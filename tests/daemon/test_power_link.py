@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import yaml
@@ -18,6 +20,7 @@ from orind.daemon import power_command, steward
 from orind.daemon.poller import Poller
 from orind.daemon.power_link import RESPAWN_NS, SILENT_NS, PowerLink
 from orind.ipc.channel import Channel
+from orind.ipc.errors import ChannelError
 from orind.ipc.stats_page import StatsWriter
 from orind.power.limits import Limits
 from orind.power.plant.board import PlantBoard
@@ -69,15 +72,15 @@ def limits(expires_ns: int) -> bytes:
 
 def test_without_a_section_nothing_is_governed(link: Link) -> None:
     link.turn()
-    assert link.processes.started == [] and link.link.limits(link.now) is None and link.link.alive()
+    assert link.processes.started == [] and link.link.limits(link.now) is None and not link.link.problem
     assert link.link.report["budget_w"] is None
 
 
 def test_until_the_steward_speaks_the_lowest_pacing_holds(link: Link) -> None:
     link.link.configure(SECTION, "/plant")
-    assert not link.link.alive()
+    assert link.link.problem
     link.turn()
-    assert link.link.alive() and link.link.report["budget_w"] == 30
+    assert not link.link.problem and link.link.report["budget_w"] == 30
     held = link.link.limits(link.now)
     assert held is not None and held.pace_hz == 5 and held.level == "lowest"
     section = json.loads(link.processes.of("steward")[0].arguments[0])
@@ -116,7 +119,7 @@ def test_garbage_ends_the_connection_and_a_new_steward_comes_when_the_old_one_ha
     with link.steward() as sock:
         sock.send(garbage)
         link.turn()
-    assert not link.link.alive()
+    assert link.link.problem
     link.turn(RESPAWN_NS)
     assert len(link.processes.of("steward")) == 1, "the old one may still put the clocks back"
     link.processes.of("steward")[0].child.status = 0
@@ -129,7 +132,7 @@ def test_a_dead_steward_is_replaced_after_a_while(link: Link) -> None:
     link.turn()
     link.steward().close()
     link.turn()
-    assert not link.link.alive()
+    assert link.link.problem
     link.processes.of("steward")[0].child.status = -9
     link.turn(RESPAWN_NS - 1)
     assert len(link.processes.of("steward")) == 1
@@ -142,25 +145,68 @@ def test_a_silent_steward_is_killed_and_replaced(link: Link) -> None:
     link.turn()
     first = link.steward()
     link.turn(SILENT_NS)
-    assert link.link.alive() and not link.processes.started[-1].killed
+    assert not link.link.problem and not link.processes.started[-1].killed
     link.turn(MS)
-    assert not link.link.alive() and link.processes.started[-1].killed
+    assert link.link.problem and link.processes.started[-1].killed
     link.processes.started[-1].child.status = -9
     link.turn(RESPAWN_NS)
-    assert link.link.alive() and len(link.processes.of("steward")) == 2
-    link.steward().close()
+    assert len(link.processes.of("steward")) == 2
+    assert link.link.problem == "it was silent", "health says so until the new one governs"
+    with link.steward() as second:
+        second.send(limits(link.now + 100))
+        link.turn()
+        assert not link.link.problem
     first.close()
+
+
+def test_a_steward_that_never_governs_is_tried_ever_more_rarely_and_its_last_words_are_said(link: Link) -> None:
+    link.link.configure(SECTION, "/")
+    waits = []
+    for n in range(1, 8):
+        waited = 0
+        while len(link.processes.of("steward")) < n:
+            link.turn(RESPAWN_NS)
+            waited += 1
+        waits.append(waited)
+        with link.steward() as sock:
+            sock.send(b'{"error": "no rail\\u0000 VDD"}')
+        link.processes.of("steward")[-1].child.status = 1
+        link.turn()
+    assert waits == [1, 1, 2, 4, 8, 10, 10] and link.link.problem == "no rail  VDD"
+
+
+def test_a_steward_that_cannot_be_asked_for_is_a_reason_not_an_end(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link.link.configure({**SECTION, "note": "x" * 70_000}, "/")
+    with monkeypatch.context() as real:
+        real.setattr(Processes, "spawn", lambda self, role, fds, arguments, **_: _too_long(arguments))
+        link.turn()
+        assert "65536" in link.link.problem
+        link.turn(RESPAWN_NS)
+    with monkeypatch.context() as none_left:
+        none_left.setattr("orind.daemon.power_link.make_pair", _no_descriptor)
+        link.turn(2 * RESPAWN_NS)
+        assert "Too many open files" in link.link.problem
+
+
+def _too_long(arguments: list[str]) -> NoReturn:
+    raise ChannelError(f"message of {len(arguments[0])} bytes with 2 descriptors: 65536 and 32")
+
+
+def _no_descriptor() -> NoReturn:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def test_the_same_section_changes_nothing_another_one_starts_anew(link: Link) -> None:
     link.link.configure(SECTION, "/plant")
     link.turn()
     link.link.configure(dict(SECTION), "/plant")
-    assert link.link.alive()
+    assert not link.link.problem
     link.link.configure({**SECTION, "policy": {"budget_w": 20}}, "/plant")
-    assert not link.link.alive() and link.link.report["budget_w"] == 20
+    assert link.link.problem and link.link.report["budget_w"] == 20
     link.link.configure(None, "/")
-    assert link.link.alive() and link.link.limits(link.now) is None
+    assert not link.link.problem and link.link.limits(link.now) is None
 
 
 # -- the process ---------------------------------------------------------------------------------------------------
