@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter
 
 from ..ipc.histogram import Histogram
-from .trigger import OUTCOMES, Trigger
+from ..ipc.outcomes import OUTCOMES
+from .trigger import Trigger
 
 STAGES = ("decode", "queue", "preprocess", "engine", "answer", "total")
 REASONS_MAX = 256
@@ -21,6 +22,7 @@ class Ledger:
         self.received = 0
         self.in_flight = 0
         self.repeated = 0
+        self.repeats_unanswered = 0
         self.unroutable = 0
         self.outcomes: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
         self.reasons: Counter[str] = Counter()

@@ -15,7 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from ..ipc.histogram import Histogram
-from .trigger import OUTCOMES
+from ..ipc.outcomes import OUTCOMES
 
 BUCKETS_MS = (1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 500, 1000, 2000, 5000)
 POWER_GAUGES = (

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from ..ipc.answer import build_result, mark_repeated
+from ..ipc.answer import build_result
 from ..ipc.engine_messages import STATUS_OK, Answer
 from ..ipc.errors import ResultAreaError, WireError
-from ..ipc.identity import Entry, Identities
 from ..ipc.slots import SlotRing
 from ..ipc.source import RawFrame
 from . import batcher
@@ -24,9 +24,8 @@ from .engine_handle import Batch, EngineHandle, PlanView
 from .intake import Intake
 from .ledger import Ledger
 from .queues import Queues
+from .repeats import Repeats
 from .trigger import ReplySocket, Trigger
-
-STORED_ANSWER_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Pipeline:
         self._ledger = ledger
         self._decoders = decoders
         self._publish = publish
-        self._identities = Identities()
+        self._repeats = Repeats(ledger, publish)
 
     # -- source -> validate -> slot -> (decode) -> admit ---------------------------------------------------------
 
@@ -78,12 +77,8 @@ class Pipeline:
             self._finish(frame, "rejected", error.reason, str(error), now_ns)
             return
         frame.source, frame.envelope = source, raw.envelope
-        assert frame.seq is not None
-        entry, new = self._identities.claim(frame.camera, frame.trigger, frame.seq, frame.ts_ns)
-        if not new:
-            self._repeat(frame, entry)
+        if self._repeats.known(frame):
             return
-        frame.entry = entry
         self._ledger.opened()
         if not self.serving.intake.allowed(frame.camera, now_ns):
             self._finish(frame, "rejected", "rate_limit", "camera triggers above its rate_limit_hz", now_ns)
@@ -231,7 +226,7 @@ class Pipeline:
     def change_generation(self, serving: Serving, now_ns: int) -> None:
         """Serve under a new configuration: what waits is admitted anew, what is in flight ends where it is."""
         for camera in self.serving.intake.cameras - serving.intake.cameras:
-            self._identities.forget(camera)
+            self._repeats.forget(camera)
         self.serving = serving
         for frame in filter(lambda f: self._readmitted(f, now_ns), self.queues.take_all()):
             if frame.suspect:
@@ -243,30 +238,10 @@ class Pipeline:
         """Answer every frame that still has no outcome: those in `batches`, being decoded, and waiting."""
         in_flight = [frame for batch in batches for frame in batch.frames]
         for frame in in_flight + self._decoders.take_all() + self.queues.take_all():
-            self._finish(frame, "dropped", "shutdown", text, now_ns)
+            if not frame.outcome:  # where main ends by a fault, that may have come in the midst of a batch
+                self._finish(frame, "dropped", "shutdown", text, now_ns)
 
-    # -- identity and the single outcome -------------------------------------------------------------------------
-
-    def _repeat(self, frame: Trigger, entry: Entry) -> None:
-        """A trigger that is known already: it attaches to the one in flight, or gets the same outcome again."""
-        self._ledger.repeated += 1
-        if entry.answer is not None:
-            self._answer_repeat(frame, mark_repeated(entry.answer))
-        elif not self._identities.attach(entry, frame):
-            text = "this trigger was repeated too often while it is being answered"
-            parts = build_result(frame.camera, frame.seq, frame.trigger, frame.ts_ns, frame.clock, "dropped", text)
-            self._answer_repeat(frame, mark_repeated(parts))
-
-    def _answer_repeat(self, frame: Trigger, parts: list[bytes]) -> None:
-        """To its sender where it can be replied to, else on the results socket."""
-        if frame.envelope:
-            self._reply(frame, parts)
-        else:
-            self._publish(parts)
-
-    def _reply(self, frame: Trigger, parts: list[bytes]) -> None:
-        if frame.envelope and frame.source is not None and not frame.source.reply(frame.envelope, parts):
-            self._ledger.unroutable += 1
+    # -- the single outcome --------------------------------------------------------------------------------------
 
     def _finish(
         self,
@@ -285,15 +260,12 @@ class Pipeline:
             self._decoders.slot_freed(now_ns)
         total_ns = max(0, now_ns - frame.capture_ns)
         self._ledger.stages["total"].add(total_ns)
-        parts = build_result(
-            frame.camera or None, frame.seq, frame.trigger, frame.ts_ns, frame.clock or None, outcome, text,
-            model=frame.model or None, generation=self.serving.generation,
+        build = partial(
+            build_result, frame.camera or None, frame.seq, frame.trigger, frame.ts_ns, frame.clock or None, outcome,
+            text, model=frame.model or None, generation=self.serving.generation,
             latency_ms={"total": round(total_ns / 1e6, 3)}, **(content or {}),
         )  # fmt: skip
+        parts = build()
         self._publish(parts)
-        self._reply(frame, parts)
-        if frame.entry is not None:
-            kept = parts if sum(map(len, parts)) <= STORED_ANSWER_BYTES else parts[:2]
-            for repeat in self._identities.answer(frame.entry, kept):
-                self._answer_repeat(repeat, mark_repeated(parts))
-            frame.entry = None
+        self._repeats.reply(frame, parts)
+        self._repeats.finished(frame, parts, lambda: build(rows_kept=False))

@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from ..ipc.exit_codes import Exit
+from ..ipc.outcomes import OUTCOMES
 from .control_options import add_run_dir, ask
-from .trigger import OUTCOMES
 
 TIMEOUT_S = 5.0
 
@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     status = ask(options, {"op": "status"}, TIMEOUT_S)
-    if status is None:
-        return Exit.UNAVAILABLE
+    if isinstance(status, Exit):
+        return status
     print(json.dumps(status) if options.json else "\n".join(lines(status)))
     return Exit.DONE if status["health"]["ok"] else Exit.FAILED
 

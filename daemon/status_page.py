@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from .trigger import OUTCOMES
+from ..ipc.outcomes import OUTCOMES
 
 STYLE = """
 :root { color-scheme: light dark; --edge: #8884; --good: #1a7f37; --bad: #c62828; --warn: #b26a00; }

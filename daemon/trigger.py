@@ -1,4 +1,4 @@
-"""One received trigger, from its arrival to its single outcome, and the words for outcomes.
+"""One received trigger, from its arrival to its single outcome, and the ranks of priorities.
 
 Made by `pipeline.py`; owned by exactly one of: a decoder job, a queue, a batch in flight. Times are CLOCK_MONOTONIC ns.
 """
@@ -11,9 +11,9 @@ from typing import Protocol
 
 from ..ipc.identity import Entry
 from ..ipc.slots import Slot
+from ..ipc.wire import CLASSES
 
-OUTCOMES = ("ok", "degraded", "stale", "rejected", "expired", "error", "dropped")
-RANKS = {"critical": 0, "normal": 1, "best_effort": 2}
+RANKS = {name: rank for rank, name in enumerate(CLASSES)}
 
 
 class ReplySocket(Protocol):

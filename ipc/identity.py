@@ -53,7 +53,7 @@ class Identities:
         return entry, True
 
     def attach(self, entry: Entry, who: Any) -> bool:
-        """Note a repeat of a frame in flight. False when too many wait already: answer it `dropped`."""
+        """Note a repeat of a frame in flight. False when too many wait already: it gets no answer of its own."""
         if len(entry.waiting) >= self.waiting_max:
             return False
         entry.waiting.append(who)

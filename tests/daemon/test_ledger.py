@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orind.daemon.ledger import REASONS_MAX, STAGES, Ledger
-from orind.daemon.trigger import OUTCOMES, Trigger
+from orind.daemon.trigger import Trigger
+from orind.ipc.outcomes import OUTCOMES
 
 
 def trigger(seq: int = 1) -> Trigger:

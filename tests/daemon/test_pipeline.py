@@ -233,12 +233,33 @@ def test_a_repeat_without_an_envelope_is_published(line: Line) -> None:
     assert [r.get("repeated", False) for r in line.published] == [False, True] and not line.camera.replies
 
 
-def test_too_many_repeats_of_one_frame_are_dropped_and_marked(line: Line) -> None:
+def test_no_repeat_ever_gets_another_outcome_however_many_there_are(line: Line) -> None:
+    line.engine()
     stamp = line.now
     for _ in range(1 + 64 + 2):
         line.give(1, ts_ns=stamp)
-    assert [(r["outcome"], r["repeated"]) for _, r in line.camera.replies] == [("dropped", True)] * 2
+    assert line.camera.replies == [] and line.ledger.repeats_unanswered == 2
     assert line.ledger.repeated == 66 and line.ledger.received == 1
+    line.pipeline.dispatch(line.now)
+    line.serve()
+    line.give(1, ts_ns=stamp)
+    assert [r["outcome"] for _, r in line.camera.replies] == ["ok"] * (1 + 64 + 1)
+
+
+def test_a_repeat_of_a_large_answer_says_that_its_rows_are_not_kept(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orind.daemon.repeats.STORED_ANSWER_BYTES", 100)
+    line.engine()
+    stamp = line.now
+    line.give(1, ts_ns=stamp)
+    line.give(1, ts_ns=stamp)
+    line.pipeline.dispatch(line.now)
+    line.serve()
+    line.give(1, ts_ns=stamp)
+    first, waited, later = (r for _, r in line.camera.replies)
+    assert waited == {**first, "repeated": True}, "who waited gets all of it"
+    assert later == {**first, "rows_kept": False, "repeated": True} and later["objects"]
 
 
 def test_without_a_stamp_nothing_is_a_repeat(line: Line) -> None:

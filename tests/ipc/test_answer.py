@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from orind.ipc import wire
 from orind.ipc.answer import mark_repeated
+from orind.ipc.result_text import result_line
 from orind.ipc.wire import WireError, build_result, parse_result
 
 BOXES = np.array([[1, 2, 3.5, 4.5, 0.93, 1]], np.float32)
@@ -90,3 +91,15 @@ def test_fuzz_parts(parts: list[bytes]) -> None:
         assert parse_result(parts).outcome in wire.OUTCOMES
     except WireError as error:
         assert error.reason in wire.REASONS
+
+
+def test_an_answer_without_its_rows_says_so_and_names_no_shape() -> None:
+    tensor = np.arange(6, dtype=np.float32).reshape(2, 3)
+    parts = build_result("cam", 1, None, 5, "monotonic", "ok", tensor=tensor, rows_kept=False)
+    assert len(parts) == 2 and b"shape" not in parts[1]
+    result = parse_result(mark_repeated(parts))
+    assert (result.rows_kept, result.tensor, result.repeated) == (False, None, True)
+    assert "its rows came with the first answer only" in result_line(result) and "nothing" not in result_line(result)
+    whole = parse_result(build_result("cam", 1, None, 5, "monotonic", "ok", tensor=tensor))
+    assert whole.rows_kept and whole.tensor is not None and whole.tensor.shape == (2, 3)
+    assert parse_result(build_result("cam", 1, None, 5, None, "stale", rows_kept=False)).rows_kept, "there were none"
