@@ -9,6 +9,7 @@ from typing import Any
 
 from ..ipc.control import ControlClient
 from ..ipc.errors import ControlError
+from ..ipc.exit_codes import Exit
 
 DEFAULT_RUN_DIR = "/run/orind"
 
@@ -17,11 +18,15 @@ def add_run_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run-dir", default=DEFAULT_RUN_DIR, help=f"the daemon's run_dir (default {DEFAULT_RUN_DIR})")
 
 
-def ask(options: argparse.Namespace, request: dict[str, Any], timeout_s: float) -> dict[str, Any] | None:
-    """The daemon's answer, or None after the reason was printed to stderr (exit code 69)."""
+def ask(options: argparse.Namespace, request: dict[str, Any], timeout_s: float) -> dict[str, Any] | Exit:
+    """The daemon's answer, or the exit code after the reason was printed to stderr: 69 not running, 75 it is busy."""
     try:
         with ControlClient(Path(options.run_dir) / "control") as client:
-            return client.request(request, timeout_s)
+            answer = client.request(request, timeout_s)
     except ControlError as error:
         print(f"orind {options.command}: {error}", file=sys.stderr)
-        return None
+        return Exit.UNAVAILABLE
+    if answer.get("ok") is False and "error" in answer:
+        print(f"orind {options.command}: {answer['error']}", file=sys.stderr)
+        return Exit.BUSY
+    return answer

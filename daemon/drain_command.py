@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     answer = ask(options, {"op": "drain"}, TIMEOUT_S)
-    if answer is None:
-        return Exit.UNAVAILABLE
+    if isinstance(answer, Exit):
+        return answer
     print(answer["result"])
     return Exit.DONE

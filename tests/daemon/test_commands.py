@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import shutil
@@ -79,6 +80,21 @@ def test_without_a_daemon_it_is_69_with_a_hint(tmp_path: Path, capsys: Captured,
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith(f"orind {command}: {tmp_path}/control: ")
     assert "is orind serving?" in said.err and "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("command", ["status", "reload", "drain"])
+def test_a_daemon_that_is_busy_is_75_with_its_words(tmp_path: Path, capsys: Captured, command: str) -> None:
+    code, _ = with_daemon(tmp_path, {"ok": False, "error": "busy: 16 clients are connected, try again"}, command)
+    said = capsys.readouterr()
+    assert (code, said.out) == (75, "")
+    assert said.err == f"orind {command}: busy: 16 clients are connected, try again\n"
+
+
+def test_a_log_line_stays_one_line_and_bounded() -> None:
+    text = "a\nINFO serving\x1b[2J" + "b" * 9000
+    record = logging.LogRecord("orind", logging.ERROR, "", 0, "engine 3: %s", (text,), None)
+    line = serve.LineFormatter("%(levelname)s %(message)s").format(record)
+    assert line.startswith("ERROR engine 3: a INFO serving [2Jb") and len(line) == 2006 and line.isprintable()
 
 
 def test_status_for_a_person(tmp_path: Path, capsys: Captured) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from stand_ins import turn
 
-from orind.daemon.control_desk import ControlDesk, Reply
+from orind.daemon.control_desk import IDLE_NS, WAITING_MAX, ControlDesk, Reply
 from orind.daemon.poller import Poller
 from orind.ipc.control import CLIENTS_MAX, Request
 from orind.ipc.errors import ControlError
@@ -132,6 +132,44 @@ def test_a_late_reply_never_ends_the_watch_of_whoever_has_the_number_now(desk: D
     desk.poller.forget(number)
     for fd in (write, number):
         os.close(fd)
+
+
+def test_silent_clients_make_room_after_a_while_and_those_who_wait_keep_their_place(desk: Desk) -> None:
+    waiting = desk.client({"op": "reload", "wait": True})
+    desk.settle()
+    silent = []
+    while len(silent) < CLIENTS_MAX - 1:
+        silent.append(desk.client())
+        desk.settle()
+    desk.desk.tick(5 + IDLE_NS)
+    assert len(desk.desk._visit_of) == CLIENTS_MAX
+    desk.desk.tick(5 + IDLE_NS + 1)
+    assert [sock.recv(100) for sock in silent] == [b""] * len(silent)
+    asking = desk.client({"op": "status"})
+    desk.settle()
+    desk.asked[1][1]({"n": 1})
+    assert said(asking) == {"n": 1}
+    desk.asked[0][1]({"n": 2})
+    assert said(waiting) == {"n": 2}
+    desk.desk.tick(100 * IDLE_NS)
+    assert waiting.recv(100) == b"", "it has been answered, and asks nothing more"
+
+
+def test_a_client_waits_for_one_reply_at_most_and_only_some_may_wait(desk: Desk) -> None:
+    first = desk.client({"op": "reload", "wait": True}, {"op": "reload", "wait": True}, {"op": "status"})
+    desk.settle()
+    assert "this client waits" in said(first)["error"] and [r.op for r, _ in desk.asked] == ["reload", "status"]
+    for _ in range(WAITING_MAX - 1):
+        desk.client({"op": "reload", "wait": True})
+        desk.settle()
+    late = desk.client({"op": "reload", "wait": True})
+    desk.settle()
+    assert f"{WAITING_MAX} clients wait" in said(late)["error"] and len(desk.asked) == WAITING_MAX + 1
+    first.close()
+    desk.settle()
+    late.send(b'{"op": "reload", "wait": true}')
+    desk.settle()
+    assert len(desk.asked) == WAITING_MAX + 2, "one that left does not count"
 
 
 def test_too_many_clients_are_told_so(desk: Desk) -> None:
