@@ -6,7 +6,6 @@ before anything is dispatched or judged overdue, so the newest frame is known an
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
@@ -15,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from ..ipc.bounded_text import bound_text
 from ..ipc.clock import StampPolicy
 from ..ipc.control import Request
 from ..ipc.engine_messages import Answer
@@ -25,25 +25,26 @@ from . import realtime, status
 from .config import Config
 from .control_desk import ControlDesk, Reply
 from .decode_pool import DecodePool
+from .descriptors import Descriptors, raise_limit
 from .endpoints import Endpoints
 from .engine_handle import Batch, EngineHandle, Launcher
-from .generation import Generation, ServedPlan
+from .generation import Generation
 from .http_link import HttpLink
 from .ledger import Ledger
 from .notify import ServiceManager
 from .nursery_client import NurseryClient
 from .pipeline import Pipeline
+from .plans import ServedPlan
 from .poller import Poller
 from .power_link import PowerLink
 from .reloading import Reloading
+from .retired import Retired
 from .signals import SignalInbox
 
 log = logging.getLogger("orind")
 PowerTables = dict[str, Any] | None  # board, mode and policy as the checker read them
 TURN_MAX_NS = 20_000_000
 TICK_NS = 5_000_000  # judging and reporting need not keep up with frames
-STATS_EVERY_NS = 250_000_000
-COLLECT_IDLE_NS = 5_000_000_000
 
 
 class Daemon:
@@ -64,10 +65,10 @@ class Daemon:
         self.pid = os.getpid()
         self.draining = self._ready = False
         self.last_failover: dict[str, Any] = {}
-        self._numbers = self._loops = self._busy_ns = self._failovers_retired = 0
-        self._next_tick_ns = self._next_stats_ns = self._next_collect_ns = self._drain_deadline_ns = 0
-        self._told_state = ""
-        self._retired: list[Generation] = []
+        self._numbers = self._loops = self._busy_ns = 0
+        self._next_tick_ns = self._drain_deadline_ns = 0
+        self._page, self._collector = status.Page(), realtime.IdleCollector()
+        self._retired = Retired()
         self._started_with = config
         self._signals = signals
         self._nursery = nursery
@@ -90,19 +91,21 @@ class Daemon:
         opened(nursery.close)
         self.endpoints = Endpoints(config.slots.bytes)
         opened(self.endpoints.close)
+        self.descriptors = Descriptors(config, self.endpoints, raise_limit())
         self.endpoints.open(config)
         self._control = ControlDesk(run_dir / "control", poller, self._on_request)
         opened(self._control.close)
-        self.http = HttpLink(config.http, nursery, self.stats)
+        self.http = HttpLink(config.http, nursery, poller, self.stats)
         opened(self.http.close)
         self._launcher = Launcher(nursery, self.ring)
         self.generation = self.new_generation(config, plans)
-        opened(self._close_generations)
-        self._decoders = DecodePool(nursery, poller, self.ring, config.decode)
+        opened(lambda: self.generation.close())  # whichever it is by then
+        opened(self._retired.close)
+        self.decoders = DecodePool(nursery, poller, self.ring, config.decode)
         serving = self.generation.serving()
-        self.pipeline = Pipeline(serving, self.ring, self.ledger, self._decoders, self.endpoints.publish)
-        self._decoders.receiver = self.pipeline
-        opened(self._decoders.close)
+        self.pipeline = Pipeline(serving, self.ring, self.ledger, self.decoders, self.endpoints.publish)
+        self.decoders.receiver = self.pipeline
+        opened(self.decoders.close)
         self.power = PowerLink(nursery, poller, self.stats, run_dir)
         opened(self.power.close)
         self.power.configure(power, config.power.root if config.power is not None else "/")
@@ -135,31 +138,25 @@ class Daemon:
         return wait_ns
 
     def _tick(self, now_ns: int) -> None:
+        self._nursery.tick(now_ns)
         self.generation.tick(now_ns)
-        for generation in list(self._retired):
-            generation.tick(now_ns)
-            if generation.idle():
-                generation.close()
-                self._retired.remove(generation)
-        self._decoders.tick(now_ns)
+        self._retired.tick(now_ns)
+        self.decoders.tick(now_ns)
         self.reloading.tick(now_ns)
         self.power.tick(now_ns)
         self.http.tick(now_ns)
+        self._control.tick(now_ns)
+        self.descriptors.tick(now_ns)
         self.power.restrain(self.pipeline, now_ns)
         self.stats.write_counters(self._busy_total(now_ns), now_ns, self._loops)
-        state = self.state(now_ns)
-        if now_ns >= self._next_stats_ns or state != self._told_state:
-            self._next_stats_ns, self._told_state = now_ns + STATS_EVERY_NS, state
-            self.stats.write_blob(status.build(self, now_ns))
+        if self._page.tick(self, now_ns):
             self.stamps.refresh()
-        if now_ns >= self._next_collect_ns and not self.ledger.in_flight:
-            self._next_collect_ns = now_ns + COLLECT_IDLE_NS
-            gc.collect(0)
+        self._collector.tick(self.ledger.in_flight, now_ns)
         self._manager.alive(now_ns)
 
     def _busy_total(self, now_ns: int) -> int:
         """ns that engines have been working, those at work now included."""
-        return self._busy_ns + sum(g.running_ns(now_ns) for g in (self.generation, *self._retired))
+        return self._busy_ns + self.generation.running_ns(now_ns) + self._retired.running_ns(now_ns)
 
     # -- events --------------------------------------------------------------------------------------------------
 
@@ -206,8 +203,8 @@ class Daemon:
             return
         self.pipeline.active = generation.active
         if self.failovers > self.last_failover.get("number", 0):
-            frames = sum(len(b.frames) for b in batches)
-            self.last_failover = {"number": self.failovers, "at_ns": now_ns, "reason": reason, "frames": frames}
+            said = {"number": self.failovers, "at_ns": now_ns, "reason": bound_text(reason)}
+            self.last_failover = {**said, "frames": sum(len(b.frames) for b in batches)}
         if not self._ready and generation.active is not None:
             self._begin_service()
 
@@ -227,14 +224,13 @@ class Daemon:
 
     def prepare(self, config: Config) -> list[str]:
         """Open what is new. Returns what the new configuration changes but only a restart can apply."""
+        self.descriptors.adopt(config)
         return self.endpoints.open(config) + config.restart_notes(self._started_with)
 
     def switch(self, generation: Generation, power: PowerTables, now_ns: int) -> None:
         """The new generation takes the next frame; the old one answers what it has and ends."""
         old, self.generation = self.generation, generation
-        self._failovers_retired += old.machine.failovers
-        old.retire()
-        self._retired.append(old)
+        self._retired.add(old)
         self.pipeline.active = generation.active
         self.pipeline.change_generation(generation.serving(), now_ns)
         config = generation.config
@@ -255,7 +251,7 @@ class Daemon:
 
     @property
     def failovers(self) -> int:
-        return self._failovers_retired + self.generation.machine.failovers
+        return self._retired.failovers + self.generation.machine.failovers
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -285,15 +281,18 @@ class Daemon:
         now_ns = time.monotonic_ns()
         if now_ns < self._drain_deadline_ns and not (self.generation.machine.failed and self.generation.active is None):
             return False
-        batches = [b for g in (self.generation, *self._retired) for b in g.take_in_flight()]
-        self.pipeline.drop_all(batches, "shutting down", now_ns)
+        self._drop_all("shutting down", now_ns)
         return True
 
-    def close(self) -> None:
-        """The start list backwards."""
-        log.info("ended: %s, %d answers without a receiver", self.ledger.frames(), self.ledger.unroutable)
-        self._opened.close()
+    def _drop_all(self, text: str, now_ns: int) -> None:
+        batches = self.generation.take_in_flight() + self._retired.take_in_flight()
+        self.pipeline.drop_all(batches, text, now_ns)
 
-    def _close_generations(self) -> None:
-        for generation in (self.generation, *self._retired):
-            generation.close()
+    def close(self) -> None:
+        """The start list backwards. After a fault frames are still in flight: they are answered first."""
+        try:
+            if self.ledger.in_flight:
+                self._drop_all("the daemon ends by a fault", time.monotonic_ns())
+        finally:
+            log.info("ended: %s, %d answers without a receiver", self.ledger.frames(), self.ledger.unroutable)
+            self._opened.close()

@@ -13,6 +13,7 @@ import resource
 from .config import Realtime
 
 MCL_CURRENT, MCL_FUTURE = 1, 2
+COLLECT_IDLE_NS = 5_000_000_000
 
 
 class RealtimeError(Exception):
@@ -51,3 +52,15 @@ def quiet_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
+
+
+class IdleCollector:
+    """Collects what is young, when no frame waits for it."""
+
+    def __init__(self) -> None:
+        self._next_ns = 0
+
+    def tick(self, in_flight: int, now_ns: int) -> None:
+        if not in_flight and now_ns >= self._next_ns:
+            self._next_ns = now_ns + COLLECT_IDLE_NS
+            gc.collect(0)

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from ..ipc.bounded_text import bound_text, bound_texts
 from ..ipc.errors import EndpointError, IpcError
 from ..ipc.exit_codes import Exit
 from ..ipc.lock import InstanceLock
@@ -22,6 +23,16 @@ from .reloading import ConfigCheck, take_plans
 from .signals import SignalInbox
 
 CHECK_TURN_NS = 100_000_000
+LINE_CHARS_MAX = 2000
+EXITS = {errno.EADDRINUSE: Exit.BUSY, errno.EMFILE: Exit.UNAVAILABLE}
+
+
+class LineFormatter(logging.Formatter):
+    """One event, one bounded line: a camera's or a model's text can neither forge lines nor flood the journal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = bound_text(record.message, LINE_CHARS_MAX)
+        return super().formatMessage(record)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if not options.config.is_file():
         return _refuse(f"{options.config}: no such file", Exit.NO_INPUT)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     signals = SignalInbox.install_early()
     try:
         manager = ServiceManager(connect())
@@ -45,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         answer = check.answer
         assert answer is not None
         if answer["problems"]:
-            print("\n".join(answer["problems"]), file=sys.stderr)
+            print("\n".join(bound_texts(answer["problems"])), file=sys.stderr)
             return Exit.CONFIGURATION
         config = Config.model_validate(answer["config"])
         Path(config.run_dir).mkdir(parents=True, exist_ok=True)
@@ -58,13 +71,11 @@ def run(options: argparse.Namespace) -> int:
                 daemon.close()
     except EndpointError as error:
         return _refuse(str(error), Exit.BUSY)
-    except (IpcError, RealtimeError, NurseryDied) as error:
+    except (IpcError, RealtimeError, NurseryDied, NotifyError) as error:
         return _refuse(str(error), Exit.FAILED)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _refuse(
-            f"{where}{error.strerror or error}", Exit.BUSY if error.errno == errno.EADDRINUSE else Exit.FAILED
-        )
+        return _refuse(f"{where}{error.strerror or error}", EXITS.get(error.errno or 0, Exit.FAILED))
     finally:
         nursery.close()
         signals.close()
@@ -82,5 +93,5 @@ def _check(path: Path, nursery: NurseryClient, poller: Poller) -> ConfigCheck:
 
 
 def _refuse(text: str, code: int) -> int:
-    print(f"orind serve: {text}", file=sys.stderr)
+    print(f"orind serve: {bound_text(text, LINE_CHARS_MAX)}", file=sys.stderr)
     return code

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..ipc.bounded_text import bound_text, bound_texts
+from ..ipc.errors import StatsPageError
 from ..ipc.histogram import Histogram
+
+log = logging.getLogger("orind")
+STATS_EVERY_NS = 250_000_000
 
 if TYPE_CHECKING:
     # for the types only: the HTTP process uses `with_latency` and must not load main's modules
     from ..ipc.clock import StampPolicy
     from ..ipc.slots import SlotRing
     from ..ipc.stats_page import StatsWriter
+    from .decode_pool import DecodePool
+    from .descriptors import Descriptors
+    from .endpoints import Endpoints
     from .generation import Generation
     from .http_link import HttpLink
     from .ledger import Ledger
@@ -34,6 +43,9 @@ class Reported(Protocol):
     http: HttpLink
     ring: SlotRing
     stats: StatsWriter
+    decoders: DecodePool
+    descriptors: Descriptors
+    endpoints: Endpoints
 
     @property
     def failovers(self) -> int: ...
@@ -48,7 +60,7 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
     return {
         "generation": generation.number,
         "state": daemon.state(now_ns),
-        "health": {"ok": ok, "reasons": reasons},
+        "health": {"ok": ok, "reasons": bound_texts(reasons)},
         "pid": daemon.pid,
         "stats_page": f"/proc/{daemon.pid}/fd/{daemon.stats.fd}",
         "engines": [
@@ -61,11 +73,15 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
             }
             for epoch, handle in generation.handles.items()
         ],
-        "models": {p.name: {"plan": p.path, "sha256": p.sha256, "bytes": p.bytes} for p in generation.plans},
+        "models": {
+            p.name: {"plan": bound_text(p.path), "sha256": p.sha256, "bytes": p.bytes} for p in generation.plans
+        },
         "frames": ledger.frames(),
         "reasons": dict(ledger.reasons),
         "clock_replaced": daemon.stamps.replaced,
         "unroutable": ledger.unroutable,
+        "repeats_unanswered": ledger.repeats_unanswered,
+        "discarded": daemon.endpoints.discarded,
         "queue": {"length": queued},
         "slots": {"count": daemon.ring.count, "free": daemon.ring.free},
         "histograms": {stage: h.to_json() for stage, h in ledger.stages.items() if h.count},
@@ -96,11 +112,52 @@ def health(daemon: Reported, queued: int, now_ns: int) -> tuple[bool, list[str]]
         poor.append(f"no standby any more: {machine.failed}")
     elif not machine.standby_ready(now_ns):
         poor.append("no ready standby")
-    if not daemon.power.alive():
-        poor.append("the power governor does not run: the lowest pacing holds")
+    if daemon.power.problem:
+        poor.append(f"the power governor does not run, the lowest pacing holds: {daemon.power.problem}")
+    if daemon.http.problem:
+        poor.append(f"the HTTP process does not run: {daemon.http.problem}")
+    poor += [problem for problem in (daemon.decoders.problem, daemon.descriptors.problem) if problem]
     if daemon.power.report.get("faults"):
         poor += [f"power: {fault}" for fault in daemon.power.report["faults"]]
     return True, poor
+
+
+class Page:
+    """The stats page's table, written a few times a second and at every change of state.
+
+    One that does not fit is written without its long parts, and says so: it must never end main, nor go silent.
+    """
+
+    def __init__(self) -> None:
+        self._next_ns = 0
+        self._told_state = ""
+        self._cut = False
+
+    def tick(self, daemon: Reported, now_ns: int) -> bool:
+        """Whether it was time to write."""
+        state = daemon.state(now_ns)
+        if now_ns < self._next_ns and state == self._told_state:
+            return False
+        self._next_ns, self._told_state = now_ns + STATS_EVERY_NS, state
+        table = build(daemon, now_ns)
+        try:
+            daemon.stats.write_blob(table)
+            self._cut = False
+        except StatsPageError as error:
+            if not self._cut:
+                log.error("the status is shown without its long parts: %s", error)
+            self._cut = True
+            daemon.stats.write_blob(shortened(table))
+        return True
+
+
+def shortened(table: dict[str, Any]) -> dict[str, Any]:
+    """The table without what can grow: every key is there, and health says what is missing."""
+    health = table["health"]
+    reasons = [*health["reasons"][:10], "the status is too long to be shown whole"]
+    short = {"health": {**health, "reasons": reasons}, "engines": [], "models": {}, "reasons": {}, "failover": {}}
+    power = {name: value for name, value in table["power"].items() if not isinstance(value, str | list | dict)}
+    return {**table, **short, "power": {**power, "board": None}}
 
 
 def with_latency(status: dict[str, Any]) -> dict[str, Any]:

@@ -17,10 +17,13 @@ from stand_ins import EngineStandIn, Processes, config
 
 from orind.daemon.config import Config
 from orind.daemon.daemon import Daemon
-from orind.daemon.generation import ServedPlan
 from orind.daemon.notify import ServiceManager
+from orind.daemon.nursery_client import NurseryDied
+from orind.daemon.plans import ServedPlan
 from orind.daemon.poller import Poller
 from orind.daemon.signals import SignalInbox
+from orind.daemon.status import with_latency
+from orind.daemon.status_page import render
 from orind.ipc.control import ControlClient
 from orind.ipc.stats_page import StatsReader
 from orind.kernels.model import Interface
@@ -327,3 +330,66 @@ def test_a_port_in_use_is_refused(tmp_path: Path, signals_restored: None) -> Non
         with pytest.raises(OSError, match="is another program using it"):
             House(tmp_path, http={"port": port})
     SignalInbox.install_early().close()
+
+
+def test_a_fault_that_ends_main_still_answers_every_frame(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.serve()
+    for seq in range(4):
+        house.send(seq)
+    house.until(lambda: house.daemon.ledger.received == 4)
+
+    def died(now_ns: int) -> None:
+        raise NurseryDied("gone")
+
+    monkeypatch.setattr(house.processes, "tick", died)
+    with pytest.raises(NurseryDied):
+        house.daemon.run()
+    monkeypatch.undo()
+    house.daemon.close()
+    answers = []
+    while len(answers) < 4:
+        assert house.camera.poll(10_000)
+        answers.append(json.loads(house.camera.recv_multipart()[1]))
+    assert sorted((a["seq"], a["outcome"], a["reason"]) for a in answers) == [
+        (seq, "dropped", "the daemon ends by a fault") for seq in range(4)
+    ]
+    assert house.daemon.ledger.in_flight == 0
+
+
+def test_a_status_that_does_not_fit_is_shown_shortened_and_main_lives(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.serve()
+    reader = StatsReader(house.daemon.stats.readonly_fd())
+    house.daemon.power.report = {**house.daemon.power.report, "reason": "x" * 300_000}
+    house.until(lambda: "the status is too long to be shown whole" in reader.read_blob()["health"]["reasons"])
+    shown = reader.read_blob()
+    assert shown["models"] == {} and shown["state"] == "serving" and "reason" not in shown["power"]
+    assert render(with_latency(shown), 200, []).startswith("<!doctype html>")
+    assert len([r for r in caplog.records if "long parts" in r.getMessage()]) == 1
+    house.daemon.power.report = {**house.daemon.power.report, "reason": ""}
+    house.until(lambda: reader.read_blob()["models"])
+    reader.close()
+
+
+def test_health_says_which_helper_is_missing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.serve()
+    monkeypatch.setattr("orind.daemon.decode_pool.DecodePool.problem", "no JPEG decode worker: it ended by itself")
+    monkeypatch.setattr("orind.daemon.http_link.HttpLink.problem", "it was silent")
+    monkeypatch.setattr("orind.daemon.power_link.PowerLink.problem", "it has ended")
+    house.daemon.descriptors.problem = "no further connections are taken: 9 of 9 descriptors are in use"
+    assert house.status()["health"] == {
+        "ok": True,
+        "reasons": [
+            "the power governor does not run, the lowest pacing holds: it has ended",
+            "the HTTP process does not run: it was silent",
+            "no JPEG decode worker: it ended by itself",
+            "no further connections are taken: 9 of 9 descriptors are in use",
+        ],
+    }
+
+
+def test_a_reload_that_needs_more_descriptors_than_there_are_is_refused(house: House) -> None:
+    house.daemon.descriptors._limit = 100
+    with pytest.raises(OSError, match="needs at least"):
+        house.daemon.prepare(made_config(house.folder))
