@@ -11,19 +11,27 @@ from .absorb_input_transpose import absorb_input_transpose
 from .absorb_pads import absorb_pads
 from .decompose import decompose
 from .dense_as_convolution import dense_as_convolution
+from .focus_as_convolution import focus_as_convolution
 from .fold_batchnorm import fold_batchnorm
 from .fold_constants import fold_constants
+from .fold_scales import fold_scales
 from .fuse_convolutions import fuse_convolutions
 from .recognise_activations import recognise_activations
+from .recognise_gelu import recognise_gelu
+from .recognise_layernorm import recognise_layernorm
+from .recognise_shuffles import recognise_shuffles
 from .remove_dead import remove_dead
 from .rows_as_images import rows_as_images
 from .transposed_as_convolution import transposed_as_convolution
 
+PREPARE = (fold_constants, remove_dead, absorb_input_transpose, recognise_layernorm, recognise_gelu,
+           recognise_activations, decompose, rows_as_images, transposed_as_convolution, fold_batchnorm, fold_scales,
+           recognise_shuffles, focus_as_convolution, dense_as_convolution, absorb_pads, absorb_input_cast, remove_dead)
+"""Patterns are recognised before they are taken apart; what becomes a convolution does so before pads are absorbed."""
+
 
 def prepare(graph: Graph) -> Graph:
-    for run in (fold_constants, remove_dead, absorb_input_transpose, decompose, rows_as_images,
-                transposed_as_convolution, fold_batchnorm, dense_as_convolution,
-                recognise_activations, absorb_pads, absorb_input_cast, remove_dead):
+    for run in PREPARE:
         graph = run(graph)
     return graph
 
