@@ -18,7 +18,7 @@ from ..ir.reference import OPERATORS, evaluate
 from .context import Array, Context
 from .operators import normalise
 from .shapes import infer
-from .versions import VERSIONS, since_version
+from .versions import VERSIONS, arity, since_version
 
 LARGEST_ELEMENTS = 1 << 28
 LARGEST_FOLDED_BYTES = 1 << 30
@@ -101,6 +101,11 @@ class Builder:
         if version not in VERSIONS[node.op]:
             raise ctx.refuse(node, f"version {version} of this operator (opset {ctx.opset})",
                              f"export with an opset whose version is one of {', '.join(map(str, VERSIONS[node.op]))}")
+        least, most, outputs = arity(node.op, version)
+        made = len(node.outputs)
+        if not least <= len(node.inputs) <= most or not all(node.inputs[:least]) or not 0 < made <= outputs:
+            raise ctx.refuse(node, f"has {sum(map(bool, node.inputs))} inputs and {made} outputs; it needs {least} to "
+                             f"{most} and at most {outputs}", "the file is damaged: export the model again")
 
     def _place(self, node: Node) -> None:
         """Keeps the value of a constant node, appends any other."""

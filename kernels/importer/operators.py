@@ -20,6 +20,9 @@ FOR_INFERENCE = "export the model for inference"
 
 
 def _clip(ctx: Context, node: Node) -> Node:
+    for index in range(1, len(node.inputs)):
+        if node.inputs[index] and np.prod(ctx.shape(node, index)) != 1:
+            raise ctx.refuse(node, f"a bound of shape {ctx.shape(node, index)}", "a bound must be one number")
     if ctx.version >= 11:
         return node
     names = [ctx.add(node, w, np.array(node.attrs[w], dtype=np.float32)) if w in node.attrs else ""

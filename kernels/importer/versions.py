@@ -134,6 +134,13 @@ def since_version(op: str, opset: int) -> int:
         return 0
 
 
+@lru_cache(maxsize=4096)
+def arity(op: str, version: int) -> tuple[int, int, int]:
+    """(inputs that it must have, inputs and outputs that it may have) of an operator in that version."""
+    schema = onnx.defs.get_schema(op, version, "")
+    return int(schema.min_input), int(schema.max_input), int(schema.max_output)
+
+
 def known_opset(opset: int) -> bool:
     """Whether the installed onnx package can say what this opset means."""
     return OLDEST_OPSET <= opset <= int(onnx.defs.onnx_opset_version())

@@ -82,9 +82,9 @@ CASES: list[tuple[onnx.ModelProto, str]] = [
      "NaN or infinity"),
     (raw([node("BatchNormalization", "x", *"wwww", training_mode=1)], weights={"w": np.ones(3, dtype=np.float32)}),
      "training mode"),
-    (raw([helper.make_node("Relu", ["x"], ["y", "z"], "the node")]), "has 2 outputs, 1 are known"),
+    (raw([helper.make_node("Relu", ["x"], ["y", "z"], "the node")]), "has 1 inputs and 2 outputs"),
     (raw([node("Constant", value_string="a")]), "use a dense constant"),
-    (raw([node("Conv", "x", "")]), "has no weight"),
+    (raw([node("Conv", "x", "")]), "has 1 inputs and 1 outputs; it needs 2 to 3"),
     (raw([node("Cast", "x", to=7)]), r"\(Cast\): casts to int64"),
 ]
 
