@@ -27,6 +27,8 @@ REMEDIES = {
     "NonMaxSuppression": "cut the model off before it: the spec's decoder does this",
     "TopK": "cut the model off before it: the spec's decoder does this",
     "Einsum": "export it as MatMul, Transpose and Mul",
+    "QuantizeLinear": "give the FP32 model: orind quantises it itself, with --calibrate",
+    "DequantizeLinear": "give the FP32 model: orind quantises it itself, with --calibrate",
 }
 OWN = frozenset({"SiLU", "GeluTanh", "ChannelGather"})
 
