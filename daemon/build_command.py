@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explain", action="store_true", help="list all that keeps the model from being built; build nothing"
     )
-    parser.add_argument("--precision", choices=("int8", "fp32"), default="int8")
+    parser.add_argument("--precision", choices=("mixed", "int8", "fp16", "fp32"), default="mixed")
     parser.add_argument(
         "--calibration",
         choices=("mse", "minmax", "percentile", "entropy"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,20 @@ from .passes.pipeline import fuse, prepare
 from .perf.device import Device
 from .perf.table import predict
 from .plan.file import write_plan
-from .quant.coding import find_scales
+from .quant.borders import layers_of
+from .quant.coding import find_scales, spread_out, without_codes
 from .quant.gate import Reference, make_task
+from .quant.half import mixed_numbers
+from .quant.mixed import RANKING_PICTURES, choose_layers
 from .quant.pictures import Source, find_pictures, split
-from .quant.quantise import IntegerNumbers
 from .quant.report import layer_table, signal_to_noise
+from .quant.scales import Scales
 from .quant.verdict import LIMIT_KL, enforce, judge_gate
 from .spec import ModelSpec
 
 Array = npt.NDArray[Any]
 Progress = Callable[[str], None]
-PRECISIONS = ("int8", "fp32")
+PRECISIONS = ("mixed", "int8", "fp16", "fp32")
 SQNR_PICTURES = 16
 GOLDEN_SEED = 20_260
 
@@ -61,8 +64,8 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
     The report holds what the time model predicts on each of `devices`. `shapes` replace those of the model's inputs."""
     if precision not in PRECISIONS:
         raise ModelError(f"precision '{precision}' is not one of {', '.join(PRECISIONS)}")
-    if spec is None and precision != "fp32":
-        raise ModelError(f"{onnx_path}: {precision.upper()} needs a spec (how pictures become the input) and "
+    if spec is None and precision in ("int8", "mixed"):
+        raise ModelError(f"{onnx_path}: INT8 needs a spec (how pictures become the input) and "
                          "calibration pictures; give --spec, or build with --precision fp32")
     graph = read_model(onnx_path, shapes)
     spec = spec or ModelSpec.for_tensor(onnx_path.stem[:64])
@@ -81,21 +84,35 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
     coded, noise = source, {}
     if precision != "fp32":
         fused = fuse(float_ends(prepared))
-        scales, report["calibration"] = find_scales(prepared, fused, spec, source, chosen, method, task, progress)
-        report["calibration"]["held_back"] = len(held)
-        programs, constants = lower(scales.graph, batches, IntegerNumbers(scales))
-        coded = _source(spec, programs[1], graph.file)
-        runner = ProgramRunner(programs[1], constants)
-        noise = signal_to_noise(floats, runner, source, coded, chosen[:SQNR_PICTURES])
-        progress(f"compared {len(noise)} layers with FP32")
-        report["gate"] = {}
+        if precision == "fp16":
+            scales = without_codes(fused)
+        else:
+            scales, report["calibration"] = find_scales(prepared, fused, spec, source, chosen, method, task, progress)
+            report["calibration"]["held_back"] = len(held)
+
+        def make(layers: Collection[str]) -> tuple[ProgramRunner, Source]:
+            programs, constants = _lower(scales, layers, [1])
+            return ProgramRunner(programs[1], constants), _source(spec, programs[1], graph.file)
+        layers: Collection[str] = layers_of(fused) if precision == "fp16" else ()
+        figures = None
         if held:
-            figures = Reference(task, floats, source, held).measure(runner, coded)
-            report["gate"] = judge_gate(figures, spec.task, len(held), warnings)
-        elif spec.task != "tensor":
+            reference = Reference(task, floats, source, held)
+            if precision == "mixed":
+                quick = Reference(task, floats, source, spread_out(chosen, RANKING_PICTURES))
+                choice = choose_layers(scales, make, quick, reference, progress)
+                layers, figures, report["mixed"] = choice.layers, choice.figures, choice.report
+            else:
+                figures = reference.measure(*make(layers))
+        report["gate"] = {} if figures is None else judge_gate(figures, spec.task, len(held), warnings)
+        if not held and spec.task != "tensor":
             warnings.append(f"no pictures are held back: the accuracy of {precision} was not measured; give at least "
                             "64")
         enforce(report["gate"], precision, accept_loss, warnings)
+        programs, constants = _lower(scales, layers, batches)
+        runner = ProgramRunner(programs[1], constants)
+        coded = _source(spec, programs[1], graph.file)
+        noise = signal_to_noise(floats, runner, source, coded, chosen[:SQNR_PICTURES])
+        progress(f"compared {len(noise)} layers with FP32")
     served = {batch: programs[batch] for batch in spec.batch}
     first = served[spec.batch[0]]
     report["steps"] = len(first.steps)
@@ -114,6 +131,12 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
                                        "report": json.dumps(report), "provenance": json.dumps(provenance)})
     progress(f"wrote {out}: {out.stat().st_size} bytes, {digest[:12]}")
     return BuildReport(out, digest, report, tuple(warnings))
+
+
+def _lower(scales: Scales, layers: Collection[str], batches: Sequence[int]) -> tuple[dict[int, Program],
+                                                                                   dict[str, Array]]:
+    graph, numbers = mixed_numbers(scales, layers)
+    return lower(graph, batches, numbers)
 
 
 def _version() -> str:

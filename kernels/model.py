@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping as ByKey
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,13 +52,21 @@ class Interface:
 def interface_of(plan: PlanFile, spec: ModelSpec) -> Interface:
     """Read a plan's interface from its metadata."""
     program = next(iter(programs_from_text(plan.metadata["program"]).values()))
+    return _interface(program, spec, _decoder(program, spec))
+
+
+def _decoder(program: Program, spec: ModelSpec) -> Decoder | None:
+    """None for task `tensor`: its outputs are the answer."""
+    return None if spec.task == "tensor" else make_decoder(spec, _output_shapes(program), _logical_input(program))
+
+
+def _interface(program: Program, spec: ModelSpec, decoder: Decoder | None) -> Interface:
     entry = program.tensors[program.inputs[0]]
-    shapes = _output_shapes(program)
-    if spec.task == "tensor":
+    if decoder is None:
+        shapes = _output_shapes(program)
         floats = sum(math.prod(shape) for shape in shapes)
         tensor_shape = shapes[0] if len(shapes) == 1 else (floats,)
         return Interface(entry.dtype, _logical_input(program), floats, 1, tensor_shape)
-    decoder = make_decoder(spec, shapes, _logical_input(program))
     return Interface(entry.dtype, _logical_input(program), decoder.rows_max, decoder.row_width, ())
 
 
@@ -68,17 +77,16 @@ class Model:
         """Raises PlanError, SpecError, ProgramError, or KeyError for a device that this build does not have."""
         self._plan = plan
         self.spec = ModelSpec.from_json(plan.metadata["spec"])
-        self._programs = programs_from_text(plan.metadata["program"])
-        self._executors = {n: DEVICES[device](plan, n) for n in sorted(self._programs)}
-        program = next(iter(self._programs.values()))
-        self.interface = interface_of(plan, self.spec)
+        programs = programs_from_text(plan.metadata["program"])
+        self._executors = {n: DEVICES[device](plan, n, programs) for n in sorted(programs)}
+        program = next(iter(programs.values()))
+        self._decoder = _decoder(program, self.spec)
+        self.interface = _interface(program, self.spec, self._decoder)
         self._pre: Preprocessor | None = None
-        self._decoder: Decoder | None = None
         if self.spec.input is not None:
             entry = program.tensors[program.inputs[0]]
             table = input_table(self.spec.input, entry.dtype, entry.scale)
             self._pre = Preprocessor(self.spec.input, entry.shape, table)
-            self._decoder = make_decoder(self.spec, _output_shapes(program), _logical_input(program))
         self.preprocessed_ns = 0
         self.executed_ns = 0
 
@@ -100,6 +108,7 @@ class Model:
         self.preprocessed_ns = time.monotonic_ns()
         outputs = executor.run()
         self.executed_ns = time.monotonic_ns()
+        mappings = [_overflowed(executor.overflows, i) or mapping for i, mapping in enumerate(mappings)]
         return [
             mapping
             if isinstance(mapping, FrameFault)
@@ -135,6 +144,11 @@ class Model:
             return self._decoder.decode(outputs, mapping, picture.width, picture.height, target)
         except NonFinite as error:
             return FrameFault(str(error))
+
+
+def _overflowed(overflows: ByKey[int, str], frame: int) -> FrameFault | None:
+    step = overflows.get(frame)
+    return None if step is None else FrameFault(f"step '{step}' overflowed float16 on this input: build with fp32")
 
 
 def _copy_tensor(picture: Picture, into: NDArray[np.generic]) -> None:

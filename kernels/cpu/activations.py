@@ -1,4 +1,4 @@
-"""Element-wise functions of the float body, without new arrays. Callers: `epilogue.py`, `elementwise.py`.
+"""Element-wise functions of the float body, without new arrays. Callers: `epilogue.py`, `images.py`, `flat.py`.
 
 NumPy's own exp and tanh: tolerance, not bits. The tail's functions, whose bits are fixed, are in `flat.py`.
 """

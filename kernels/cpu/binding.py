@@ -34,6 +34,7 @@ class Binding:
         self.program = program
         self.constants = constants
         self.arena = aligned(program.arena_bytes)
+        self.overflows: dict[int, str] = {}       # frame -> first float16 step that overflowed in this run
         self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
         self._frames: dict[tuple[object, ...], Array] = {}
         self._facts: dict[str, Any] = {}

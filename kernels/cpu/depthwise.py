@@ -60,10 +60,11 @@ def depthwise_i8(step: DepthwiseI8, at: Binding, frame: int) -> list[Call]:
 
 def depthwise_f32(step: DepthwiseF32, at: Binding, frame: int) -> list[Call]:
     x, y = at.view(step.x, frame), at.view(step.y, frame)
+    weight = at.weight(step.weight, lambda w: np.asarray(w, dtype=np.float32))
     calls: list[Call] = []
     channels = at.tensor(step.y).shape[2] if packable(step, at) else y.shape[2]
     for first, end in tiles(y.shape[0], y.shape[1] * channels * 12):
         sums = sums_in_place(at, y, first, end, channels)
-        calls += _taps(step, at, x, at.constant(step.weight), sums, first, end, y.shape[1])
+        calls += _taps(step, at, x, weight, sums, first, end, y.shape[1])
         calls += finish_f32(step, at, sums, y, first, end, frame, at.constant(step.bias))
     return calls

@@ -125,7 +125,7 @@ def bounds(low: float | None, high: float | None) -> tuple[np.float32, np.float3
 
 def sums_in_place(at: Binding, y: Array, first: int, end: int, channels: int) -> Floats:
     """Where a float step may form its sums: in y itself if that lies in one piece, else in scratch."""
-    if y.flags.c_contiguous and channels == y.shape[2]:
+    if y.dtype == np.float32 and y.flags.c_contiguous and channels == y.shape[2]:
         return y[first:end].reshape(-1, channels)
     return at.scratch("sums", ((end - first) * y.shape[1], channels))
 

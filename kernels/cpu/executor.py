@@ -17,11 +17,13 @@ import numpy as np
 from ..ir.errors import GoldenMismatch, ProgramError
 from ..ir.program import Program, programs_from_text
 from ..ir.steps import STEPS, Step
-from . import convolution, depthwise, flat, flat_products, images, resampling
+from . import convolution, depthwise, flat, flat_products, half, images, resampling
 from .binding import Array, Binding, Call
 
 GOLDEN_TOLERANCE = 1e-4
 """Toleranced outputs (floating-point sums) may differ by this part of the output's largest magnitude."""
+GOLDEN_TOLERANCE_HALF = 2e-2
+"""The same where the program stores float16: another order of summing flips last bits, and int8 codes behind them."""
 
 
 class Plan(Protocol):
@@ -39,7 +41,7 @@ def snake(name: str) -> str:
 
 
 def function_of(kind: str) -> Callable[[Any, Binding, int], list[Call]]:
-    for module in (convolution, depthwise, images, resampling, flat, flat_products):
+    for module in (convolution, depthwise, images, resampling, half, flat, flat_products):
         found = getattr(module, snake(kind), None)
         if found is not None:
             return found  # type: ignore[no-any-return]
@@ -67,6 +69,7 @@ class ProgramRunner:
         self._calls = [call for _, calls in self.steps for call in calls]
 
     def run(self) -> list[Array]:
+        self.binding.overflows.clear()
         with np.errstate(all="ignore"):
             for call in self._calls:
                 call()
@@ -75,6 +78,7 @@ class ProgramRunner:
     def walk(self, first: int = 0) -> Iterator[Step]:
         """Runs step by step from step `first` on and yields each step when it has run: calibration, checksums and
         timing look then."""
+        self.binding.overflows.clear()
         for step, calls in self.steps[first:]:
             with np.errstate(all="ignore"):
                 for call in calls:
@@ -100,9 +104,10 @@ class ProgramRunner:
 class CpuExecutor:
     """The executor named "cpu". `plan` must stay open while this lives."""
 
-    def __init__(self, plan: Plan, batch: int = 1) -> None:
-        """Raises ProgramError if the plan has no program of this batch size or cannot be run."""
-        programs = programs_from_text(plan.metadata["program"])
+    def __init__(self, plan: Plan, batch: int = 1, programs: Mapping[int, Program] | None = None) -> None:
+        """`programs` are the plan's, where the caller has parsed them. Raises ProgramError if there is none of this
+        batch size or it cannot be run."""
+        programs = programs_from_text(plan.metadata["program"]) if programs is None else programs
         if batch not in programs:
             raise ProgramError(f"the plan holds batch sizes {sorted(programs)}, not {batch}: add it to `batch` in the "
                                "spec and build again")
@@ -120,6 +125,11 @@ class CpuExecutor:
         """float32 outputs in ONNX's logical order, first axis N; valid until the next run."""
         return self.runner.run()
 
+    @property
+    def overflows(self) -> Mapping[int, str]:
+        """Frames of the last run without an answer: the first step whose result float16 does not hold."""
+        return self.runner.binding.overflows
+
     def golden(self) -> None:
         """Runs the golden input. Raises GoldenMismatch naming the first step whose result differs."""
         stored = self.plan.tensors
@@ -129,12 +139,14 @@ class CpuExecutor:
             if self.runner.checksum(step) != int(sums[index]):
                 raise GoldenMismatch(step.name, f"golden check: step '{step.name}' ({type(step).__name__}) gives other "
                                      "bits than at build time: this executor or machine must not serve")
+        half = any(t.dtype == "float16" for t in self.program.tensors.values())
+        tolerance = GOLDEN_TOLERANCE_HALF if half else GOLDEN_TOLERANCE
         for index, (name, got) in enumerate(zip(self.program.outputs, self.runner.outputs, strict=True)):
             want = stored[f"golden.output.{index}"][:self.batch]
             if self.program.tensors[name].exact:
                 same = bool(np.array_equal(got, want))
             else:
-                same = bool(np.abs(got - want).max() <= GOLDEN_TOLERANCE * max(float(np.abs(want).max()), 1e-30))
+                same = bool(np.abs(got - want).max() <= tolerance * max(float(np.abs(want).max()), 1e-30))
             if not same:
                 raise GoldenMismatch(name, f"golden check: output '{name}' differs from the one at build time")
 

@@ -40,7 +40,7 @@ def max_pool(step: MaxPool, at: Binding, frame: int) -> list[Call]:
     """Separable: the maximum along the row, then along the column."""
     x = at.view(step.x, frame)
     y, calls = output(at, x, step.y, frame)
-    least = -np.inf if x.dtype == np.float32 else np.iinfo(x.dtype).min
+    least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
     (kh, kw), (sy, sx), (dy, dx) = step.kernel, step.stride, step.dilation
     top, left, _, _ = step.pads
     ho, wo, channels = y.shape
@@ -99,7 +99,7 @@ def average_pool_i8(step: AveragePoolI8, at: Binding, frame: int) -> list[Call]:
     y, clear = output(at, x, step.y, frame)
     sums, calls = _pool_sums(step, at, x, y)
     gain = at.constant(step.multiplier)[:, :, None]
-    return [*clear, *calls, partial(np.multiply, sums, gain, out=sums), *_store(sums, y, -128, 127)]
+    return [*clear, *calls, partial(np.multiply, sums, gain, out=sums), *store(sums, y, -128, 127)]
 
 
 def average_pool_f32(step: AveragePoolF32, at: Binding, frame: int) -> list[Call]:
@@ -110,7 +110,7 @@ def average_pool_f32(step: AveragePoolF32, at: Binding, frame: int) -> list[Call
     return [*clear, *calls, partial(np.multiply, sums, gain, out=y)]
 
 
-def _store(v: Array, y: Array, low: int, high: int) -> list[Call]:
+def store(v: Array, y: Array, low: int, high: int) -> list[Call]:
     """q = RNE(clamp(v, low, high)) into y; v is overwritten."""
     least, most = np.float32(low), np.float32(high)
     return [partial(np.clip, v, least, most, out=v), partial(np.rint, v, out=v),
@@ -134,7 +134,7 @@ def add_i8(step: AddI8, at: Binding, frame: int) -> list[Call]:
     ma, mb = np.float32(step.a_multiplier), np.float32(step.b_multiplier)
     return [*calls, partial(np.copyto, left, a), partial(np.multiply, left, ma, out=left), partial(np.copyto, right, b),
             partial(np.multiply, right, mb, out=right), partial(np.add, left, right, out=left),
-            *_store(left, y, step.low, step.high)]
+            *store(left, y, step.low, step.high)]
 
 
 def add_f32(step: AddF32, at: Binding, frame: int) -> list[Call]:
@@ -154,7 +154,7 @@ def mul_i8(step: MulI8, at: Binding, frame: int) -> list[Call]:
     gain = np.float32(step.multiplier)
     return [*calls, partial(np.copyto, left, a), partial(np.copyto, right, b),
             partial(np.multiply, left, right, out=left), partial(np.multiply, left, gain, out=left),
-            *_store(left, y, step.low, step.high)]
+            *store(left, y, step.low, step.high)]
 
 
 def mul_f32(step: MulF32, at: Binding, frame: int) -> list[Call]:
@@ -177,7 +177,7 @@ def requantise_i8(step: RequantiseI8, at: Binding, frame: int) -> list[Call]:
     x = at.view(step.x, frame)
     y, calls = output(at, x, step.y, frame)
     v, gain = at.scratch("left", x.shape), np.float32(step.multiplier)
-    return [*calls, partial(np.copyto, v, x), partial(np.multiply, v, gain, out=v), *_store(v, y, step.low, step.high),
+    return [*calls, partial(np.copyto, v, x), partial(np.multiply, v, gain, out=v), *store(v, y, step.low, step.high),
             *clear_pads(at, step.y, at.view(step.y, frame), step.low > 0 or step.high < 0)]
 
 

@@ -248,6 +248,52 @@ class ResampleF32(Step):
     column_parts: str
 
 
+@dataclass(frozen=True, slots=True)
+class ConvF16(ConvF32):
+    """As ConvF32 with x, residual, y and weight in float16: sums and what follows in float32, one rounding at the end.
+
+    y float32: the end of the body. A float16 step that overflows is an error of that frame.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseF16(DepthwiseF32):
+    """As ConvF16 with weight (kh, kw, span); x and y have the same channel map."""
+
+
+@dataclass(frozen=True, slots=True)
+class AveragePoolF16(AveragePoolF32):
+    """As AveragePoolF32 with x and y in float16."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddF16(AddF32):
+    """As AddF32 with a, b and y in float16."""
+
+
+@dataclass(frozen=True, slots=True)
+class MulF16(MulF32):
+    """As MulF32 with a, b and y in float16."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationF16(ActivationF32):
+    """As ActivationF32 with x and y in float16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Convert(Step):
+    """Another type. To float16: y = f16(fmul(f32(x), multiplier)), multiplier = scale of x.
+
+    To int8: y = RNE(clamp(fmul(f32(x), multiplier), -128, 127)), multiplier = f32(1 / scale of y).
+    """
+
+    x: str
+    y: str
+    multiplier: float
+
+
 STEPS: dict[str, type[Step]] = {kind.__name__: kind for kind in (
     ConvI8, DepthwiseI8, ConvF32, DepthwiseF32, MaxPool, AveragePoolI8, AveragePoolF32, Upsample, AddI8, AddF32, MulI8,
-    MulF32, TableI8, RequantiseI8, ActivationF32, Copy, ToFlat, FromFlat, Stuff, ResampleF32, *FLAT_STEPS)}
+    MulF32, TableI8, RequantiseI8, ActivationF32, Copy, ToFlat, FromFlat, Stuff, ResampleF32, ConvF16,
+    DepthwiseF16, AveragePoolF16, AddF16, MulF16, ActivationF16, Convert, *FLAT_STEPS)}

@@ -16,8 +16,8 @@ from ..ir.graph import Graph, Node
 
 UNIT = 16
 SAME_MAP = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "Resize", "Add", "Sub", "Mul", "Clip",
-                      "Requantise", "Relu", "Sigmoid", "SiLU", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu",
-                      "GeluTanh", "Mish", "Elu", "ZeroStuff"})
+                      "Requantise", "Convert", "Relu", "Sigmoid", "SiLU", "Tanh", "LeakyRelu", "HardSigmoid",
+                      "HardSwish", "Gelu", "GeluTanh", "Mish", "Elu", "ZeroStuff"})
 Cuts = dict[str, set[int]]
 
 

@@ -1,7 +1,7 @@
 """Graph to program: layouts, channel map, steps with their packed weights, arena offsets for each batch size.
 
 Callers: `build.py` and tests. The arithmetic of an image node comes from a `Numbers` object (`lower_f32.py`,
-kernels/quant/quantise.py); flat nodes are float32 at every precision (`lower_flat.py`).
+kernels/quant/quantise.py, kernels/quant/half.py); flat nodes are float32 at every precision (`lower_flat.py`).
 """
 
 from __future__ import annotations

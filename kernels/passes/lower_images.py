@@ -1,17 +1,27 @@
 """Image nodes that move values without arithmetic, at any precision. Caller: `lower.py`.
 
-The arithmetic of all others comes from the precision's `Numbers` (`lower_f32.py`, kernels/quant/quantise.py).
+The arithmetic of all others comes from the precision's `Numbers` (`lower_f32.py`, kernels/quant/quantise.py,
+kernels/quant/half.py).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..ir.graph import Node
 from ..ir.program import Tensor
-from ..ir.steps import Copy, MaxPool, Stuff, Upsample
+from ..ir.steps import ActivationF32, Copy, MaxPool, Step, Stuff, Upsample
 from .lowering import Lowering
 from .packing import runs
 
 KEEPS_TYPE = frozenset({"MaxPool", "Resize", "Pad", "Concat", "Split", "ChannelGather", "ZeroStuff"})
+ONE_ROUNDING = frozenset({"Convert", "AddF32", "MulF32", "AddF16", "MulF16"})
+
+
+def is_exact(step: Step) -> bool:
+    """Whether every executor makes the same bits of the same input: integers, and single roundings."""
+    kind = type(step).__name__
+    return kind.endswith("I8") or kind in ONE_ROUNDING or (isinstance(step, ActivationF32) and not step.activation)
 
 
 def lower_image(node: Node, out: Lowering) -> None:
@@ -21,14 +31,18 @@ def lower_image(node: Node, out: Lowering) -> None:
         readers = out.graph.consumers.get(node.output, ())
         body_reads = any(reader.name in out.layouts.body for reader in readers)
         dtype = out.numbers.dtype(node, node.output, body_reads)
-        out.declare(node.output, dtype, exact=x.dtype != "float32")
-        out.steps.append(out.numbers.emit(node, out))
+        y = out.declare(node.output, dtype)
+        step = out.numbers.emit(node, out)
+        exact = is_exact(step) and all(out.tensors[name].exact for name in step.reads())
+        out.tensors[y.name] = replace(y, exact=exact)
+        out.steps.append(step)
         return
     types = {out.tensors[name].dtype for name in node.inputs if name in out.tensors}
     if len(types) > 1:
         raise out.refuse(node, f"joins tensors of types {sorted(types)}", "build with --precision fp32")
+    exact = all(out.tensors[name].exact for name in node.inputs if name in out.tensors)
     for name in node.outputs:
-        out.declare(name, x.dtype, exact=x.exact)
+        out.declare(name, x.dtype, exact=exact)
     y = out.tensors[node.output]
     if node.op == "MaxPool":
         a = node.attrs

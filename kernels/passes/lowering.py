@@ -52,7 +52,8 @@ class Lowering:
         self.buffers: dict[str, str] = {}             # tensor -> buffer whose lifetime it shares
         self.steps: list[Step] = []
         for info in graph.inputs:
-            self.declare(info.name, numbers.input_dtype(info.dtype))
+            dtype = numbers.input_dtype(info.dtype)
+            self.declare(info.name, dtype, exact=dtype in ("int8", "uint8"))
 
     def refuse(self, node: Node, why: str, remedy: str) -> UnsupportedModel:
         return refuse(self.graph.file, node.name, node.op, why, remedy)
@@ -71,9 +72,9 @@ class Lowering:
             first, end = starts[view.first], starts[view.first + len(view.sizes)]
             segments = tuple((starts[view.first + i] - first, n) for i, n in enumerate(view.sizes))
             _, c, h, w = shape
-            integer = dtype != "float32"
+            integer = dtype in ("int8", "uint8")
             tensor = Tensor(name, dtype, "nhwc", (h, w, c), 0, h * w * starts[-1] * np.dtype(dtype).itemsize,
-                            self.numbers.scale(name) if integer else 1.0, integer or exact, starts[-1], first,
+                            self.numbers.scale(name) if integer else 1.0, exact, starts[-1], first,
                             end - first, segments)
             self.buffers[name] = view.root
         else:

@@ -58,6 +58,12 @@ def spread_out(pictures: Sequence[Path], count: int) -> list[Path]:
     return [pictures[i * len(pictures) // count] for i in range(count)] if len(pictures) > count else list(pictures)
 
 
+def without_codes(fused: Graph) -> Scales:
+    """For a body that is float16 throughout: no tensor has a scale, only a uint8 graph input stays what it is."""
+    dtype = fused.inputs[0].dtype
+    return Scales(fused, {info.name: 1.0 for info in fused.inputs}, InputCode(dtype, 1.0), {}, {})
+
+
 def find_scales(prepared: Graph, fused: Graph, spec: ModelSpec, source: Source, pictures: Sequence[Path], method: str,
                 task: Task, progress: Progress) -> tuple[Scales, dict[str, Any]]:
     """Scales for the graph `fused`, from ranges of the unfused graph `prepared`, and the report on the calibration.

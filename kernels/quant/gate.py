@@ -28,6 +28,8 @@ Outputs = Sequence[Array]
 
 LEAST_IOU = 0.97
 LEAST_SQNR_DB = 25.0
+OVERFLOWED = 1e9
+"""`excess` of a program with a float16 step that overflows, or without a finite figure."""
 SCORE = 0.25
 CLIP = 1e-7
 
@@ -78,6 +80,7 @@ class Tally:
     signal: dict[int, float] = field(default_factory=dict)
     noise: dict[int, float] = field(default_factory=dict)
     agree: int = 0
+    overflow: str = ""                                       # a float16 step that overflowed
 
 
 class Task(Protocol):
@@ -186,13 +189,17 @@ class Reference:
         tally = Tally()
         for path, want in zip(self.pictures, self.wanted, strict=True):
             source.writer(path)(coded.input[0])
-            self.task.add(tally, want, [o[0] for o in coded.run()])
+            got = [o[0] for o in coded.run()]
+            tally.overflow = tally.overflow or coded.binding.overflows.get(0, "")
+            self.task.add(tally, want, got)
         return tally
 
     def measure(self, coded: ProgramRunner, source: Source) -> dict[str, Any]:
         """Figures of the task for a program of batch 1; `excess` <= 1 is within the limits."""
         tally = self.tally(coded, source)
         figures = self.task.figures(tally)
+        if tally.overflow or not np.isfinite(figures["excess"]):
+            figures |= {"overflow": tally.overflow, "excess": OVERFLOWED}
         if not isinstance(self.task, Regress):
             figures["agreement"] = tally.agree / len(self.pictures)
         return figures

@@ -19,7 +19,7 @@ from orind.kernels.passes.lower_f32 import FloatNumbers
 from orind.kernels.passes.pipeline import fuse, prepare
 from orind.kernels.quant.calibrate import collect
 from orind.kernels.quant.quantise import IntegerNumbers
-from orind.kernels.quant.scales import InputCode, assign_scales
+from orind.kernels.quant.scales import InputCode, Scales, assign_scales
 
 Array = NDArray[Any]
 
@@ -34,8 +34,7 @@ def fp32(model: onnx.ModelProto, batch: int = 1) -> tuple[ProgramRunner, dict[st
     return ProgramRunner(programs[batch], constants), constants
 
 
-def int8(model: onnx.ModelProto, batch: int = 1, code: InputCode | None = None, seed: int = 0,
-         frames: int = 2) -> tuple[ProgramRunner, dict[str, Array]]:
+def calibrated(model: onnx.ModelProto, code: InputCode | None = None, seed: int = 0, frames: int = 2) -> Scales:
     """Calibrated on random inputs that fill the range of the input code (default: int8 of -1..1)."""
     code = code or InputCode("int8", float(np.float32(1 / 127)))
     prepared = prepare(imported(model))
@@ -48,7 +47,13 @@ def int8(model: onnx.ModelProto, batch: int = 1, code: InputCode | None = None, 
     ranges = collect(ProgramRunner(programs[1], constants),
                      [lambda out, v=v: np.copyto(out, v, casting="unsafe") for v in values], lambda done: None,
                      {name for node in fused.nodes for name in node.outputs})
-    scales = assign_scales(fused, ranges, code)
+    return assign_scales(fused, ranges, code)
+
+
+def int8(model: onnx.ModelProto, batch: int = 1, code: InputCode | None = None, seed: int = 0,
+         frames: int = 2) -> tuple[ProgramRunner, dict[str, Array]]:
+    """As `calibrated`, bound."""
+    scales = calibrated(model, code, seed, frames)
     programs, constants = lower(scales.graph, [batch], IntegerNumbers(scales))
     return ProgramRunner(programs[batch], constants), constants
 

@@ -62,7 +62,7 @@ class Judge:
             pads[a:a + n] = False
         assert not whole or not image[:, :, t.start:t.start + t.span][:, :, pads].any(), f"pads of {name} are not 0"
         values = np.concatenate(picked, 2)
-        return values.astype(np.int64) if t.dtype != "float32" else values
+        return values if t.dtype.startswith("float") else values.astype(np.int64)
 
     def channels(self, name: str) -> list[int]:
         return [a + i for a, n in self.tensor(name).segments for i in range(n)]
@@ -77,7 +77,7 @@ class Judge:
 
     def check(self, step: s.Step, frame: int) -> int:
         reads = [self.tensor(n) for n in step.reads()]
-        if not isinstance(step, INTEGER_STEPS) or any(t.dtype == "float32" for t in reads):
+        if not isinstance(step, INTEGER_STEPS) or any(t.dtype.startswith("float") for t in reads):
             return 0
         want = self.want(step, frame)
         name = step.writes()[0]

@@ -190,7 +190,7 @@ def test_refused_builds_leave_the_old_plan(folder: Path, tmp_path: Path) -> None
     out = tmp_path / "x.plan"
     out.write_bytes(b"old")
     cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
-        (ModelError, "precision 'int4' is not one of int8, fp32", {"precision": "int4"}),
+        (ModelError, "precision 'int4' is not one of mixed, int8, fp16, fp32", {"precision": "int4"}),
         (ModelError, "INT8 needs a spec", {"spec": None}),
         (CalibrationError, "no calibration pictures", {"pictures": []}),
         (CalibrationError, "no such file or folder", {"pictures": [tmp_path / "absent"]}),

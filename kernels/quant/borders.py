@@ -1,0 +1,86 @@
+"""Which nodes of a body are float16 when some layers are, and the Convert nodes where types meet.
+
+Callers: `mixed.py`, `build.py`. Layers with arithmetic are chosen; nodes that only move values follow: float16 where
+they lie between float16 layers. A tensor is converted once for all its readers of the other type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from ..ir.graph import Graph, Node, TensorInfo
+from .scales import SHARING
+
+MOVES = SHARING | {"Requantise"}
+HALF, CODES = "float16", "int8"
+SUFFIXES = {HALF: "@half", CODES: "@int8"}
+
+
+def layers_of(graph: Graph) -> tuple[str, ...]:
+    """Names of the body's nodes that can be float16 or int8 on their own, in order."""
+    return tuple(node.name for node in graph.nodes if node.name in graph.body and node.op not in MOVES)
+
+
+def unsuffixed(name: str) -> str:
+    """The tensor that a Convert node's output is a form of."""
+    for suffix in SUFFIXES.values():
+        name = name.removesuffix(suffix)
+    return name
+
+
+def spread_to_moves(graph: Graph, layers: Collection[str]) -> frozenset[str]:
+    """`layers` and the moving nodes that both come from and lead to float16."""
+    moves = [node for node in graph.nodes if node.name in graph.body and node.op in MOVES]
+    comes = {name for node in graph.nodes if node.name in layers for name in node.outputs}
+    for node in moves:
+        if any(name in comes for name in node.inputs):
+            comes.update(node.outputs)
+    leads = {name for node in graph.nodes if node.name in layers for name in node.inputs}
+    for node in reversed(moves):
+        if any(name in leads for name in node.outputs):
+            leads.update(node.inputs)
+    between = {node.name for node in moves if any(name in comes for name in node.inputs)
+               and any(name in leads for name in node.outputs)}
+    return frozenset(layers) | between
+
+
+def place_conversions(graph: Graph, layers: Collection[str]) -> tuple[Graph, frozenset[str]]:
+    """The graph with Convert nodes (attribute `to`), and all its float16 nodes; without `layers` the graph itself.
+
+    A Requantise between float16 nodes has nothing to do and goes.
+    """
+    if not layers:
+        return graph, frozenset()
+    half = spread_to_moves(graph, layers)
+    body = graph.body
+    kind = {info.name: "input" for info in graph.inputs}
+    nodes: list[Node] = []
+    tensors: list[TensorInfo] = []
+    converted: dict[str, str] = {}
+    alias: dict[str, str] = {}
+
+    def taken(name: str, want: str) -> str:
+        name = alias.get(name, name)
+        have = kind.get(name)
+        if have is None or have == want or (have == "input" and want == CODES):
+            return name
+        other = name + SUFFIXES[want]
+        if other not in converted:
+            converted[other] = name
+            nodes.append(Node(other, "Convert", (name,), (other,), {"to": want}))
+            tensors.append(TensorInfo(other, graph.shape(name)))
+        return other
+    for node in graph.nodes:
+        if node.name not in body:
+            nodes.append(node)
+            continue
+        want = HALF if node.name in half else CODES
+        inputs = tuple(taken(name, want) if name and name not in graph.constants else name for name in node.inputs)
+        if node.op == "Requantise" and want == HALF:
+            alias[node.output] = inputs[0]
+            continue
+        nodes.append(replace(node, inputs=inputs))
+        ends = not any(reader.name in body for name in node.outputs for reader in graph.consumers.get(name, ()))
+        kind.update({name: want for name in node.outputs if not ends and len(graph.shape(name)) == 4})
+    return graph.rebuilt(nodes, tensors=tensors), half

@@ -1,0 +1,113 @@
+"""Mixed precision: the cheapest set of float16 layers with which the accuracy gate is met. Caller: `build.py`.
+
+Layers are ranked on 16 calibration pictures by what each costs when it alone is int8 and all others are float16 (so a
+tensor that int8 cannot hold shows at the layer that makes it and at the one that reads it). Sets are decided on all
+held-back pictures: the shortest head of that ranking that meets the gate, less every layer that it turns out not to
+need, the one with most multiply-accumulates first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..cpu.executor import ProgramRunner
+from ..ir.graph import Graph
+from .borders import layers_of
+from .gate import Reference
+from .pictures import Source
+from .scales import Scales
+
+RANKING_PICTURES = 16
+REMOVALS = 24
+"""At most so many layers are tried without; each costs a run over the held-back pictures."""
+
+Progress = Callable[[str], None]
+Make = Callable[[Collection[str]], tuple[ProgramRunner, Source]]
+"""A bound program of batch 1 with these layers in float16, and what writes its input."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`layers` in float16, the figures of the held-back pictures with them, and what the report says."""
+
+    layers: tuple[str, ...]
+    figures: dict[str, Any]
+    report: dict[str, Any]
+
+
+def choose_layers(scales: Scales, make: Make, quick: Reference, held: Reference, progress: Progress) -> Choice:
+    """The set for `held`; all layers, with `excess` above 1 in the figures, if float16 does not meet the gate either.
+    """
+    def measured(layers: Collection[str]) -> dict[str, Any]:
+        return held.measure(*make(layers))
+    codes = measured(())
+    report: dict[str, Any] = {"int8": codes, "layers": []}
+    if codes["excess"] <= 1:
+        return Choice((), codes, report)
+    every = layers_of(scales.graph)
+    best = measured(every)
+    report["fp16"] = best
+    progress(f"INT8 alone is {codes['excess']:.3g} times over the limits, FP16 {best['excess']:.3g}")
+    if best["excess"] > 1:
+        return Choice(every, best, report)
+    share = _rank(every, make, quick, progress)
+    ranked = sorted(every, key=lambda name: -share[name])
+    low, high = 0, len(ranked)                            # the gate is not met with `low` layers, and is with `high`
+    while high - low > 1:
+        middle = (low + high) // 2
+        figures = measured(ranked[:middle])
+        progress(f"{middle} of {len(ranked)} layers in FP16: {figures['excess']:.3g} times the limits")
+        if figures["excess"] <= 1:
+            high, best = middle, figures
+        else:
+            low = middle
+    chosen = ranked[:high]
+    macs = multiply_accumulates(scales.graph)
+    for name in sorted(chosen, key=lambda n: -macs.get(n, 0))[:REMOVALS]:
+        fewer = [other for other in chosen if other != name]
+        figures = measured(fewer)
+        if figures["excess"] <= 1:
+            chosen, best = fewer, figures
+    progress(f"{len(chosen)} of {len(every)} layers stay in FP16")
+    report["layers"] = [_why(scales, name, share[name], macs) for name in chosen]
+    report["macs_fp16"] = sum(macs.get(name, 0) for name in chosen) / max(sum(macs.values()), 1)
+    return Choice(tuple(name for name in every if name in chosen), best, report)
+
+
+def _rank(every: Sequence[str], make: Make, quick: Reference, progress: Progress) -> dict[str, float]:
+    """What each layer costs when it alone is int8, in parts of the limits."""
+    task = quick.task
+    least = task.cost(quick.tally(*make(every)))
+    share = {}
+    for index, name in enumerate(every):
+        share[name] = task.cost(quick.tally(*make([other for other in every if other != name]))) - least
+        if index % 8 == 7 or index + 1 == len(every):
+            progress(f"ranked {index + 1} of {len(every)} layers on {len(quick.pictures)} pictures")
+    return share
+
+
+def multiply_accumulates(graph: Graph) -> dict[str, int]:
+    """Of every convolution, by node name."""
+    found = {}
+    for node in graph.nodes:
+        if node.op == "Conv":
+            _, _, height, width = graph.shape(node.output)
+            found[node.name] = int(graph.constants[node.inputs[1]].size) * height * width
+    return found
+
+
+def _why(scales: Scales, name: str, share: float, macs: dict[str, int]) -> dict[str, Any]:
+    """A row of the report: what the layer costs in int8, and how uneven the channels are that one scale must hold."""
+    node = next(n for n in scales.graph.nodes if n.name == name)
+    row: dict[str, Any] = {"name": name, "share": share, "macs": macs.get(name, 0)}
+    for key, tensor in (("reads", node.inputs[0]), ("makes", node.output)):
+        seen = scales.ranges.get(tensor)
+        if seen is not None and seen.pixels:
+            row[f"{key}_spread"] = round(seen.spread(), 1)
+    spread = max(row.get("reads_spread", 1.0), row.get("makes_spread", 1.0))
+    row["why"] = f"in int8 it alone costs {share:.3g} of the limits"
+    if spread > 8:
+        row["why"] += f"; the channels of a tensor at it differ {spread:.0f} times in range, under one scale"
+    return row

@@ -1,0 +1,116 @@
+"""Mixed precision: which layers become float16, why, and what a build says when nothing meets the gate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hard import rescaled
+from models import Net
+
+from orind.kernels.build import BuildReport, build_plan
+from orind.kernels.cpu.executor import CpuExecutor
+from orind.kernels.plan.file import PlanFile
+from orind.kernels.quant.verdict import AccuracyError
+from orind.kernels.spec import ModelSpec
+from orind.kernels.verify import verify
+
+
+def blocks() -> onnx.ModelProto:
+    """uint8 in; depthwise then 1x1 twice, with a residual, as BlazeFace has them."""
+    net = Net((1, 3, 16, 16), name="bytes", dtype=onnx.TensorProto.UINT8)
+    x = net.op("Cast", net.input, to=onnx.TensorProto.FLOAT)
+    net.channels[x] = 3
+    x = net.op("Relu", net.conv(x, 32, 3, 2, gain=1.6 / 255))
+    for _ in range(2):
+        x = net.op("Relu", net.op("Add", x, net.conv(net.conv(x, 32, 3, group=32), 32, 1)))
+    return net.model([(net.conv(x, 6, 1), (1, 6, 8, 8))])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("mixed")
+    easy = blocks()
+    hard, pairs = rescaled(easy)
+    assert pairs == 2
+    onnx.save(easy, path / "easy.onnx")
+    onnx.save(hard, path / "hard.onnx")
+    (path / "frames").mkdir()
+    rng = np.random.default_rng(0)
+    for i in range(64):
+        np.save(path / "frames" / f"{i:02d}.npy", rng.integers(0, 256, (3, 16, 16), dtype=np.uint8))
+    return path
+
+
+def build(folder: Path, model: str, out: Path, precision: str, **options: object) -> BuildReport:
+    return build_plan(folder / f"{model}.onnx", ModelSpec.for_tensor(model), [folder / "frames"], out, precision,
+                      method="minmax", **options)  # type: ignore[arg-type]
+
+
+def test_rescaling_changes_nothing_in_float(folder: Path, tmp_path: Path) -> None:
+    outputs = []
+    for model in ("easy", "hard"):
+        build(folder, model, tmp_path / "f.plan", "fp32")
+        with PlanFile.open_path(tmp_path / "f.plan") as plan, CpuExecutor(plan) as executor:
+            executor.input[...] = plan.tensors["golden.input"]
+            outputs.append(executor.run()[0].copy())
+    assert np.abs(outputs[0] - outputs[1]).max() <= 1e-5 * np.abs(outputs[0]).max()
+
+
+def test_an_easy_net_stays_int8(folder: Path, tmp_path: Path) -> None:
+    result = build(folder, "easy", tmp_path / "e.plan", "mixed")
+    assert result.report["gate"]["met"] and result.report["mixed"]["layers"] == []
+    assert not any(row["precision"] == "float16" for row in result.report["layers"])
+    build(folder, "easy", tmp_path / "i.plan", "int8")
+    with PlanFile.open_path(tmp_path / "e.plan") as a, PlanFile.open_path(tmp_path / "i.plan") as b:
+        assert a.metadata["program"] == b.metadata["program"]
+        assert all(np.array_equal(a.tensors[name], b.tensors[name]) for name in b.tensors if name != "orind.sha256")
+
+
+def test_a_hard_net_collapses_and_the_layers_at_fault_become_float16(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(AccuracyError, match=r"times over the limits.*--precision mixed") as caught:
+        build(folder, "hard", tmp_path / "h.plan", "int8")
+    assert caught.value.figures["sqnr_db"] < 20
+    lines: list[str] = []
+    result = build(folder, "hard", tmp_path / "h.plan", "mixed", progress=lines.append)
+    assert result.report["gate"]["met"] and result.report["gate"]["sqnr_db"] >= 25
+    told = result.report["mixed"]
+    chosen = [row["name"] for row in told["layers"]]
+    every = [row["name"] for row in result.report["layers"] if row["step"].startswith(("Conv", "Depthwise"))
+             and row["step"] != "Convert"]
+    assert 2 <= len(chosen) < len(every) and 0 < told["macs_fp16"] < 1
+    assert {row["name"] for row in result.report["layers"] if row["step"] in ("ConvF16", "DepthwiseF16")} == set(chosen)
+    assert all("differ" in row["why"] and row["share"] > 0 for row in told["layers"][:2])
+    assert told["int8"]["excess"] > 1 >= told["fp16"]["excess"]
+    report = verify(tmp_path / "h.plan", folder / "hard.onnx", "onnxruntime")
+    assert report.ok and "steps bit for bit" in report.checks[2].text
+    for row in result.report["layers"]:                     # what follows a float sum is marked as toleranced
+        if row["step"] == "ConvF16":
+            assert not row["exact"]
+    assert any("layers stay in FP16" in line for line in lines)
+
+
+def test_where_float16_does_not_do_either(folder: Path, tmp_path: Path) -> None:
+    model = onnx.load(folder / "easy.onnx")
+    first = next(n for n in model.graph.node if n.op_type == "Conv")
+    for tensor in model.graph.initializer:
+        if tensor.name in first.input:
+            value = onnx.numpy_helper.to_array(tensor) * np.float32(1e4)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
+    onnx.save(rescaled(model)[0], tmp_path / "large.onnx")
+    spec = ModelSpec.for_tensor("large")
+    for precision, remedy in (("mixed", "--precision fp16 or fp32"), ("fp16", "--precision fp32")):
+        with pytest.raises(AccuracyError, match=remedy) as caught:
+            build_plan(tmp_path / "large.onnx", spec, [folder / "frames"], tmp_path / "l.plan", precision,
+                       method="minmax")
+        assert caught.value.figures["overflow"].startswith("Conv_")
+
+
+def test_float16_needs_no_calibration(folder: Path, tmp_path: Path) -> None:
+    result = build_plan(folder / "hard.onnx", None, [], tmp_path / "h.plan", "fp16")
+    assert "calibration" not in result.report and verify(tmp_path / "h.plan").ok
+    with PlanFile.open_path(tmp_path / "h.plan") as plan:
+        assert json.loads(plan.metadata["provenance"])["precision"] == "fp16"
