@@ -20,7 +20,7 @@ from .pictures import Source
 from .scales import Scales
 
 RANKING_PICTURES = 16
-REMOVALS = 24
+REMOVALS = 8
 """At most so many layers are tried without; each costs a run over the held-back pictures."""
 
 Progress = Callable[[str], None]
