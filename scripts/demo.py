@@ -7,6 +7,7 @@ daemon took over and reloaded. The board is simulated, and every power figure is
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
