@@ -66,3 +66,14 @@ def test_memory_is_locked_or_refused_with_the_remedy(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Library, "answer", -1)
     with pytest.raises(RealtimeError, match="LimitMEMLOCK=infinity"):
         realtime.apply(Realtime(lock_memory=True))
+
+
+def test_it_collects_when_idle_and_at_most_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[int] = []
+    monkeypatch.setattr(realtime.gc, "collect", collected.append)
+    collector = realtime.IdleCollector()
+    for in_flight, now_ns in ((1, 10), (0, 11), (0, 12), (0, 10 + realtime.COLLECT_IDLE_NS), (3, 20_000_000_000)):
+        collector.tick(in_flight, now_ns)
+    assert collected == [0]
+    collector.tick(0, 20_000_000_001)
+    assert collected == [0, 0]
