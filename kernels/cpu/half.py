@@ -19,7 +19,7 @@ from .epilogue import bounds, clear_pads
 from .images import average_pool_f32, output, store
 
 
-def _watch(at: Binding, name: str, y: Array, frame: int) -> list[Call]:
+def watch(at: Binding, name: str, y: Array, frame: int) -> list[Call]:
     """A call that notes an overflow of y; none for a float32 end."""
     if y.dtype != np.float16:
         return []
@@ -33,15 +33,15 @@ def _watch(at: Binding, name: str, y: Array, frame: int) -> list[Call]:
 
 
 def conv_f16(step: ConvF16, at: Binding, frame: int) -> list[Call]:
-    return [*conv_f32(step, at, frame), *_watch(at, step.name, at.view(step.y, frame), frame)]
+    return [*conv_f32(step, at, frame), *watch(at, step.name, at.view(step.y, frame), frame)]
 
 
 def depthwise_f16(step: DepthwiseF16, at: Binding, frame: int) -> list[Call]:
-    return [*depthwise_f32(step, at, frame), *_watch(at, step.name, at.view(step.y, frame), frame)]
+    return [*depthwise_f32(step, at, frame), *watch(at, step.name, at.view(step.y, frame), frame)]
 
 
 def average_pool_f16(step: AveragePoolF16, at: Binding, frame: int) -> list[Call]:
-    return [*average_pool_f32(step, at, frame), *_watch(at, step.name, at.view(step.y, frame), frame)]
+    return [*average_pool_f32(step, at, frame), *watch(at, step.name, at.view(step.y, frame), frame)]
 
 
 def _pair(step: AddF16 | MulF16, at: Binding, frame: int, combine: np.ufunc,
@@ -52,7 +52,7 @@ def _pair(step: AddF16 | MulF16, at: Binding, frame: int, combine: np.ufunc,
     calls += [partial(np.copyto, left, a), partial(np.copyto, right, b), partial(combine, left, right, out=left)]
     if low is not None or high is not None:
         calls.append(partial(np.clip, left, *bounds(low, high), out=left))
-    return [*calls, partial(np.copyto, y, left), *_watch(at, step.name, y, frame)]
+    return [*calls, partial(np.copyto, y, left), *watch(at, step.name, y, frame)]
 
 
 def add_f16(step: AddF16, at: Binding, frame: int) -> list[Call]:
@@ -74,7 +74,7 @@ def activation_f16(step: ActivationF16, at: Binding, frame: int) -> list[Call]:
         calls.append(partial(np.clip, wide, *bounds(step.low, step.high), out=wide))
     needed = step.activation in ("Sigmoid", "HardSigmoid") or (step.low or 0) > 0 or (step.high or 0) < 0
     return [*calls, partial(np.copyto, y, wide), *clear_pads(at, step.y, at.view(step.y, frame), needed),
-            *_watch(at, step.name, y, frame)]
+            *watch(at, step.name, y, frame)]
 
 
 def convert(step: Convert, at: Binding, frame: int) -> list[Call]:
@@ -83,5 +83,5 @@ def convert(step: Convert, at: Binding, frame: int) -> list[Call]:
     wide = at.scratch("left", x.shape)
     calls += [partial(np.copyto, wide, x), partial(np.multiply, wide, np.float32(step.multiplier), out=wide)]
     if y.dtype.kind == "f":
-        return [*calls, partial(np.copyto, y, wide), *_watch(at, step.name, y, frame)]
+        return [*calls, partial(np.copyto, y, wide), *watch(at, step.name, y, frame)]
     return [*calls, *store(wide, y, -128, 127)]

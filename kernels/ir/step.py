@@ -1,4 +1,4 @@
-"""The base of every step of a program. Callers: `steps.py`, `flat_steps.py`."""
+"""The base of every step of a program. Callers: `steps.py`, `flat_steps.py`, `grid_steps.py`."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .flat_steps import FLAT_STEPS
+from .grid_steps import GRID_STEPS
 from .step import Step as Step
 
 
@@ -221,34 +222,6 @@ class FromFlat(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Stuff(Step):
-    """x with `stride` - 1 zeros between its pixels, then `crop` (top, left, bottom, right) cut off; scale kept.
-
-    A transposed convolution is this and a convolution.
-    """
-
-    x: str
-    y: str
-    stride: tuple[int, int]
-    crop: tuple[int, int, int, int] = (0, 0, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class ResampleF32(Step):
-    """Rows first, then columns: v = x[low], y = v + part * (x[high] - v).
-
-    `rows`, `columns` name (2, size of y) int64 constants of (low, high), `row_parts`, `column_parts` float32 ones.
-    """
-
-    x: str
-    y: str
-    rows: str
-    row_parts: str
-    columns: str
-    column_parts: str
-
-
-@dataclass(frozen=True, slots=True)
 class ConvF16(ConvF32):
     """As ConvF32 with x, residual, y and weight in float16: sums and what follows in float32, one rounding at the end.
 
@@ -295,5 +268,5 @@ class Convert(Step):
 
 STEPS: dict[str, type[Step]] = {kind.__name__: kind for kind in (
     ConvI8, DepthwiseI8, ConvF32, DepthwiseF32, MaxPool, AveragePoolI8, AveragePoolF32, Upsample, AddI8, AddF32, MulI8,
-    MulF32, TableI8, RequantiseI8, ActivationF32, Copy, ToFlat, FromFlat, Stuff, ResampleF32, ConvF16,
-    DepthwiseF16, AveragePoolF16, AddF16, MulF16, ActivationF16, Convert, *FLAT_STEPS)}
+    MulF32, TableI8, RequantiseI8, ActivationF32, Copy, ToFlat, FromFlat, ConvF16, DepthwiseF16,
+    AveragePoolF16, AddF16, MulF16, ActivationF16, Convert, *GRID_STEPS, *FLAT_STEPS)}

@@ -7,7 +7,8 @@ import numpy as np
 from ..ir.elementwise import ACTIVATIONS
 from ..ir.errors import refuse
 from ..ir.graph import Graph, Node
-from ..ir.steps import ActivationF32, AddF32, AveragePoolF32, ConvF32, DepthwiseF32, MulF32, ResampleF32, Step
+from ..ir.grid_steps import ResampleF32
+from ..ir.steps import ActivationF32, AddF32, AveragePoolF32, ConvF32, DepthwiseF32, MulF32, Step
 from ..ir.windowed import element_counts
 from .lower_flat import activation_parameters
 from .lowering import Array, Lowering
@@ -75,7 +76,7 @@ def emit_f32(node: Node, out: Lowering) -> Step:
             a, b = b, a
         return MulF32(node.name, a, b, y.name)
     if node.op == "Resize":
-        return _resample(node, out)
+        return ResampleF32(node.name, node.inputs[0], node.output, *resample_constants(node, out, np.float32))
     if node.op in ("Relu", "Clip"):
         low, high = clip_bounds(node, graph)
         return ActivationF32(node.name, x.name, y.name, "", low=low, high=high)
@@ -85,15 +86,18 @@ def emit_f32(node: Node, out: Lowering) -> Step:
     raise out.refuse(node, "not supported on an image in the body", "export the model without it")
 
 
-def _resample(node: Node, out: Lowering) -> Step:
-    x, y = out.tensors[node.inputs[0]], out.tensors[node.output]
+def resample_constants(node: Node, out: Lowering, kind: type[np.generic], unit: int = 1) -> tuple[str, str, str, str]:
+    """Names of a resampling's rows, row parts, columns, column parts; parts are floor(part * unit + 0.5) if integer."""
+    x = out.tensors[node.inputs[0]]
     names = []
     for axis, what in ((2, "rows"), (3, "columns")):
         same = (axis, tuple(range(x.shape[axis - 2])), tuple(range(x.shape[axis - 2])), (0.0,) * x.shape[axis - 2])
         _, low, high, part = next((p for p in node.attrs["positions"] if p[0] == axis), same)
+        parts = np.array(part, dtype=np.float64)
+        parts = np.floor(parts * unit + 0.5) if np.issubdtype(kind, np.integer) else parts
         names.append(out.constant(f"{node.name}/{what}", np.array([low, high], dtype=np.int64)))
-        names.append(out.constant(f"{node.name}/{what} parts", np.array(part, dtype=np.float32)))
-    return ResampleF32(node.name, x.name, y.name, *names)
+        names.append(out.constant(f"{node.name}/{what} parts", parts.astype(kind)))
+    return names[0], names[1], names[2], names[3]
 
 
 def _convolution(node: Node, out: Lowering) -> Step:

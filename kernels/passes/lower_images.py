@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ir.graph import Node
+from ..ir.grid_steps import Stuff
 from ..ir.program import Tensor
-from ..ir.steps import ActivationF32, Copy, MaxPool, Step, Stuff, Upsample
+from ..ir.steps import ActivationF32, Copy, MaxPool, Step, Upsample
 from .lowering import Lowering
 from .packing import runs
 

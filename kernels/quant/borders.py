@@ -10,16 +10,20 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from ..ir.graph import Graph, Node, TensorInfo
-from .scales import SHARING
+from .scales import keeps_scale
 
-MOVES = SHARING | {"Requantise"}
 HALF, CODES = "float16", "int8"
 SUFFIXES = {HALF: "@half", CODES: "@int8"}
 
 
+def moves(node: Node) -> bool:
+    """Whether a node has no arithmetic of its own."""
+    return keeps_scale(node) or node.op == "Requantise"
+
+
 def layers_of(graph: Graph) -> tuple[str, ...]:
     """Names of the body's nodes that can be float16 or int8 on their own, in order."""
-    return tuple(node.name for node in graph.nodes if node.name in graph.body and node.op not in MOVES)
+    return tuple(node.name for node in graph.nodes if node.name in graph.body and not moves(node))
 
 
 def unsuffixed(name: str) -> str:
@@ -31,16 +35,16 @@ def unsuffixed(name: str) -> str:
 
 def spread_to_moves(graph: Graph, layers: Collection[str]) -> frozenset[str]:
     """`layers` and the moving nodes that both come from and lead to float16."""
-    moves = [node for node in graph.nodes if node.name in graph.body and node.op in MOVES]
+    moving = [node for node in graph.nodes if node.name in graph.body and moves(node)]
     comes = {name for node in graph.nodes if node.name in layers for name in node.outputs}
-    for node in moves:
+    for node in moving:
         if any(name in comes for name in node.inputs):
             comes.update(node.outputs)
     leads = {name for node in graph.nodes if node.name in layers for name in node.inputs}
-    for node in reversed(moves):
+    for node in reversed(moving):
         if any(name in leads for name in node.outputs):
             leads.update(node.inputs)
-    between = {node.name for node in moves if any(name in comes for name in node.inputs)
+    between = {node.name for node in moving if any(name in comes for name in node.inputs)
                and any(name in leads for name in node.outputs)}
     return frozenset(layers) | between
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.graph import Graph, Node
+from ..ir.grid_steps import ResampleF32
 from ..ir.steps import (
     STEPS,
     ActivationF32,
@@ -31,7 +32,7 @@ from .borders import HALF, place_conversions, unsuffixed
 from .quantise import IntegerNumbers
 from .scales import Scales
 
-WITH_HALF_FORM = (ConvF32, DepthwiseF32, AveragePoolF32, AddF32, MulF32, ActivationF32)
+WITH_HALF_FORM = (ConvF32, DepthwiseF32, AveragePoolF32, AddF32, MulF32, ActivationF32, ResampleF32)
 AS_FP32 = "build with --precision fp32"
 
 

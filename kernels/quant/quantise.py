@@ -12,10 +12,11 @@ import numpy as np
 
 from ..ir.errors import UnsupportedModel
 from ..ir.graph import Node
+from ..ir.grid_steps import WEIGHT_UNIT, ResampleI8
 from ..ir.reference import ACTIVATIONS
 from ..ir.steps import AddI8, AveragePoolI8, ConvI8, DepthwiseI8, MulI8, RequantiseI8, Step, TableI8
 from ..passes.lower import Array, Lowering, is_depthwise, pack_channels, pack_weight
-from ..passes.lower_f32 import clip_bounds, counts, emit_f32, pool_window
+from ..passes.lower_f32 import clip_bounds, counts, emit_f32, pool_window, resample_constants
 from . import contract
 from .contract import Doubles
 from .scales import Scales
@@ -76,6 +77,10 @@ class IntegerNumbers:
             if a.shape[:2] == (1, 1) and b.shape[:2] != (1, 1):
                 a, b = b, a
             return MulI8(node.name, a.name, b.name, y.name, contract.single(a.scale * b.scale / y.scale))
+        if node.op == "Resize" and x.dtype == "int8":
+            names = resample_constants(node, out, np.int32, WEIGHT_UNIT)
+            gain = contract.single(x.scale / (WEIGHT_UNIT ** 2 * y.scale))
+            return ResampleI8(node.name, x.name, y.name, *names, gain)
         if node.op in ("Relu", "Clip", "Requantise"):
             low, high = (None, None) if node.op == "Requantise" else clip_bounds(node, graph)
             codes = contract.clip_codes(low, high, y.scale)

@@ -1,7 +1,7 @@
 """One scale for every integer tensor of a graph. Caller: `coding.py`, between calibration and lowering.
 
-Tensors that Concat, Split, MaxPool, Resize and Pad join must share a scale (union-find); a Concat member that would
-lose more than 3 dB by that leaves the group: a Requantise node is put in front.
+Tensors that Concat, Split, MaxPool, nearest Resize, Pad and the like join must share a scale (union-find); a Concat
+member that would lose more than 3 dB by that leaves the group: a Requantise node is put in front.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from ..ir.graph import Graph, Node, TensorInfo
 from .calibrate import Histogram, best_scale, merged
 
-SHARING = frozenset({"Concat", "Split", "MaxPool", "Resize", "Pad"})
+SHARING = frozenset({"Concat", "Split", "MaxPool", "Pad", "ChannelGather", "ZeroStuff"})
 LARGEST_LOSS_DB = 3.0
 
 
@@ -37,11 +37,16 @@ class Scales:
     group: Mapping[str, str]
 
 
+def keeps_scale(node: Node) -> bool:
+    """Whether a node only moves values: its input and output are one group. Not so a Resize between pixels."""
+    return node.op in SHARING or (node.op == "Resize" and not any(any(p[3]) for p in node.attrs.get("positions", ())))
+
+
 class _Groups:
     def __init__(self, graph: Graph) -> None:
         self.parent: dict[str, str] = {}
         for node in graph.nodes:
-            if node.op in SHARING and len(graph.shape(node.output)) == 4:
+            if keeps_scale(node) and len(graph.shape(node.output)) == 4:
                 for name in (*node.inputs, *node.outputs):
                     if name and name not in graph.constants:
                         self.join(name, node.output)
@@ -70,7 +75,7 @@ def _members(graph: Graph, groups: _Groups, ranges: Mapping[str, Histogram]) -> 
     """The tensors that decide each group's scale: made by arithmetic, not brought in by a Requantise."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
-        if node.op not in SHARING and node.op != "Requantise" and node.output in ranges \
+        if not keeps_scale(node) and node.op != "Requantise" and node.output in ranges \
                 and len(graph.shape(node.output)) == 4:
             found.setdefault(groups.find(node.output), []).append(node.output)
     return found

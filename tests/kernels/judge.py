@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from orind.kernels.cpu.executor import ProgramRunner
 from orind.kernels.ir import steps as s
+from orind.kernels.ir.grid_steps import ResampleI8, Stuff
 from orind.kernels.ir.program import Tensor
 
 Array = NDArray[Any]
 INTEGER_STEPS = (s.ConvI8, s.MaxPool, s.AveragePoolI8, s.Upsample, s.AddI8, s.MulI8, s.TableI8, s.RequantiseI8, s.Copy,
-                 s.ToFlat)
+                 s.ToFlat, Stuff, ResampleI8)
 
 
 def single(v: Array) -> Array:
@@ -111,6 +112,14 @@ class Judge:
             return single(x * np.float64(np.float32(self.tensor(step.x).scale)))
         if isinstance(step, s.Upsample):
             return np.kron(x, np.ones((*step.factors, 1), dtype=np.int64))
+        if isinstance(step, ResampleI8):
+            return self.resampled(step, x)
+        if isinstance(step, Stuff):
+            rows, columns, depth = x.shape
+            full = np.zeros((rows * step.stride[0], columns * step.stride[1], depth), dtype=np.int64)
+            full[::step.stride[0], ::step.stride[1]] = x
+            height, width, _ = self.tensor(step.y).shape
+            return full[step.crop[0]:, step.crop[1]:][:height, :width]
         if isinstance(step, s.MaxPool):
             return self.window(step, x, -10_000).max(0)
         if isinstance(step, s.AveragePoolI8):
@@ -118,6 +127,19 @@ class Judge:
             return stored(single(sums * self.constants[step.multiplier].astype(np.float64)[:, :, None]), -128, 127)
         assert isinstance(step, s.Copy)
         return self.copied(step, x)
+
+    def resampled(self, step: ResampleI8, x: Array) -> Array:
+        """Four whole weights over 2^22 for each pixel of y."""
+        rows, columns = self.constants[step.rows], self.constants[step.columns]
+        down, right = (self.constants[n].astype(np.int64) for n in (step.row_parts, step.column_parts))
+        total = np.zeros(self.tensor(step.y).shape, dtype=np.int64)
+        for lower in (0, 1):
+            for later in (0, 1):
+                wy = down if lower else 2048 - down
+                wx = right if later else 2048 - right
+                total += x[rows[lower]][:, columns[later]] * (wy[:, None] * wx[None, :])[:, :, None]
+        assert np.abs(total).max() <= 1 << 29
+        return stored(single(single(total.astype(np.float64)) * np.float64(np.float32(step.multiplier))), -128, 127)
 
     def copied(self, step: s.Copy, x: Array) -> Array:
         source, target = self.channels(step.x), self.channels(step.y)

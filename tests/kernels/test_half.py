@@ -220,14 +220,20 @@ def test_detector_in_float16() -> None:
     assert not any(step for step in runner.program.steps if type(step).__name__.endswith("I8"))
 
 
-def test_steps_without_a_float16_form_are_refused(tmp_path: Path) -> None:
+def test_resampling_in_float16() -> None:
     net = Net((1, 3, 8, 8))
     x = net.op("Resize", net.op("Relu", net.conv(net.input, 4)), "",
                net.constant(np.array([1, 1, 2, 2], dtype=np.float32)), mode="linear",
                coordinate_transformation_mode="half_pixel")
     net.channels[x] = 4
-    with pytest.raises(UnsupportedModel, match="has no float16 form"):
-        fp16(net.model([(net.conv(x, 2, 1), (1, 2, 16, 16))]))
+    model = net.model([(net.conv(x, 2, 1), (1, 2, 16, 16))])
+    runner, _ = fp16(model)
+    assert "ResampleF16" in {type(step).__name__ for step in runner.program.steps}
+    fill(runner)
+    frame = runner.logical(runner.program.inputs[0], 0).transpose(2, 0, 1)[None]
+    graph = imported(model)
+    want = run_graph(graph, {graph.inputs[0].name: frame})[graph.outputs[0]]
+    assert np.abs(runner.run()[0].reshape(want.shape) - want).max() < 0.005
 
 
 def test_a_served_frame_that_overflows_is_a_fault_and_the_program_is_parsed_once(

@@ -14,6 +14,7 @@ from models import Net, detector_onnx, random_net
 from orind.kernels.cpu.convolution import exact_parts
 from orind.kernels.cpu.executor import ProgramRunner
 from orind.kernels.ir.errors import ProgramError, UnsupportedModel
+from orind.kernels.ir.grid_steps import ResampleI8, Stuff
 from orind.kernels.ir.program import program_from_json
 from orind.kernels.ir.steps import ConvI8, DepthwiseI8
 from orind.kernels.passes.lower import lower
@@ -172,6 +173,40 @@ def test_average_that_int32_does_not_hold_is_refused() -> None:
     everything = {node.output: Histogram(1.0, 0.0, 1.0) for node in graph.nodes}
     with pytest.raises(UnsupportedModel, match="sums 2 x 8388608 codes, which 32 bits may not hold"):
         lower(graph, [1], IntegerNumbers(assign_scales(graph, everything, PIXELS)))
+
+
+@pytest.mark.parametrize(("mode", "transform", "size"), [
+    ("linear", "half_pixel", (15, 10)), ("linear", "align_corners", (13, 21)), ("linear", "asymmetric", (4, 30)),
+    ("nearest", "asymmetric", (11, 7))])
+def test_resampling(mode: str, transform: str, size: tuple[int, int]) -> None:
+    net = Net((1, 3, 9, 8))
+    x = net.op("Relu", net.conv(net.input, 20))
+    sizes = net.constant(np.array([1, 20, *size], dtype=np.int64))
+    more = {"nearest_mode": "floor"} if mode == "nearest" else {}
+    x = net.op("Resize", x, "", "", sizes, mode=mode, coordinate_transformation_mode=transform, **more)
+    net.channels[x] = 20
+    model = net.model([(net.conv(x, 4), (1, 4, *size))])
+    judge = judged(model)
+    assert judge.checked["ResampleI8"] == 20 * size[0] * size[1]
+    step = next(s for s in judge.runner.program.steps if isinstance(s, ResampleI8))
+    parts = judge.constants[step.row_parts]
+    assert parts.dtype == np.int32 and parts.min() >= 0 and parts.max() <= 2048
+    assert bool(parts.any()) is (mode == "linear")
+    tensors = judge.runner.program.tensors
+    assert (tensors[step.x].scale == tensors[step.y].scale) is (mode == "nearest")
+
+
+def test_transposed_convolution_equals_that_of_the_stuffed_input() -> None:
+    net = Net((1, 3, 7, 6))
+    x = net.silu(net.conv(net.input, 20))
+    w = net.constant(net.rng.normal(0, 0.2, (20, 12, 4, 4)).astype(np.float32))
+    x = net.op("ConvTranspose", x, w, kernel_shape=[4, 4], strides=[2, 2], pads=[1] * 4)
+    net.channels[x] = 12
+    judge = judged(net.model([(net.conv(net.op("Relu", x), 4), (1, 4, 14, 12))]))
+    assert judge.checked["Stuff"] > 0
+    tensors = judge.runner.program.tensors
+    step = next(s for s in judge.runner.program.steps if isinstance(s, Stuff))
+    assert tensors[step.x].scale == tensors[step.y].scale
 
 
 def test_steady_state_allocates_nothing_large() -> None:
