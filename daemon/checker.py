@@ -25,7 +25,7 @@ from ..kernels.pre import jpeg
 from ..kernels.pre.outputs import DecoderError
 from ..kernels.spec import ModelSpec, SpecError
 from .config import Config
-from .config_file import ConfigError, PowerFiles, load, load_power
+from .config_file import ConfigError, PowerFiles, load, load_power, with_lines
 from .lifeline import begin_child
 from .plans import ServedPlan
 from .regular_file import NotRegular, check_regular
@@ -59,10 +59,11 @@ def check(path: Path) -> Checked:
             try:
                 result.plans.append(_open_plan(name, entry.plan))
             except (PlanError, SpecError, ProgramError, DecoderError, NotRegular, OSError) as error:
-                result.problems.append(f"{path}: models.{name}.plan: {_text(error, entry.plan)}")
-        result.problems += [f"{path}: {p}" for p in _misfits(result.config, result.plans)]
+                result.problems.append(f"models.{name}.plan: {_text(error, entry.plan)}")
+        result.problems += _misfits(result.config, result.plans)
         if result.config.decode.workers and not jpeg.available():
             result.problems.append(f"{path}: decode.workers: {jpeg.REMEDY}, or set it to 0 to serve no JPEG")
+        result.problems = with_lines(path, result.problems)
     if result.problems:
         result.close()
     return result

@@ -61,6 +61,8 @@ def load_power(config: Config) -> PowerFiles | None:
     if not board_path.is_file():
         known = ", ".join(sorted(p.stem for p in BOARDS.glob("*.yaml")))
         raise ConfigError([f"power.board: no board '{board_name}' (known: {known})"])
+    if not policy_path.exists():
+        raise ConfigError([f"power.policy: {policy_path}: no such file"])
     board, policy = _read(board_path), _read(policy_path)
     try:
         facts = BoardFacts.from_dict(board.value)
@@ -77,6 +79,14 @@ def load_power(config: Config) -> PowerFiles | None:
     except SettingsError as error:
         raise ConfigError(_problems(policy, error)) from None
     return PowerFiles(board.value, mode, policy.value)
+
+
+def with_lines(path: Path, problems: list[str]) -> list[str]:
+    """Problems that begin with a dotted key of the configuration, each with the file and the key's line in front."""
+    document = _read(path)
+    return [
+        f"{path}:{document.line_of_text(p)}: {p}" if p.split(".", 1)[0] in document.value else p for p in problems
+    ]
 
 
 def _problems(document: LinedYaml, error: SettingsError) -> list[str]:

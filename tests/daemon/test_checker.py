@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -39,7 +40,9 @@ def plan(tmp_path: Path, identity_plan: Path) -> Path:
 def problem(path: Path) -> str:
     result = check(path)
     assert result.plans == [] and len(result.problems) == 1, result.problems
-    return result.problems[0].removeprefix(f"{path}: ")
+    place, _, text = result.problems[0].partition(": ")
+    assert re.fullmatch(re.escape(str(path)) + r"(:\d+)?", place), place
+    return text
 
 
 def test_a_good_plan_is_held_sealed_whatever_happens_to_its_file(tmp_path: Path, plan: Path, no_fd_leak: None) -> None:
@@ -73,6 +76,15 @@ def test_a_truncated_plan(tmp_path: Path, plan: Path, keep: int, no_fd_leak: Non
 def test_a_missing_plan_and_a_folder(tmp_path: Path) -> None:
     assert problem(write(tmp_path, "none.plan")).endswith("none.plan: cannot be opened: No such file or directory")
     assert f"{tmp_path}: " in problem(write(tmp_path, tmp_path))
+
+
+def test_a_plan_and_a_policy_are_named_with_their_lines(tmp_path: Path, plan: Path) -> None:
+    path = write(tmp_path, "none.plan", "power: {board: agx-orin, policy: none.yaml}\n")
+    lines = path.read_text().splitlines()
+    at = {key: 1 + next(n for n, line in enumerate(lines) if line.startswith(key)) for key in ("models:", "power:")}
+    said = check(path).problems
+    assert said[0].startswith(f"{path}:{at['power:']}: power.policy: {tmp_path / 'none.yaml'}: no such file")
+    assert said[1].startswith(f"{path}:{at['models:']}: models.m.plan: ")
 
 
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:

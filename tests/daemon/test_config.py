@@ -242,7 +242,7 @@ def test_a_policy_beyond_the_module_is_refused(tmp_path: Path) -> None:
 def test_a_missing_policy(tmp_path: Path) -> None:
     config = powered(tmp_path)
     (tmp_path / "policy.yaml").unlink()
-    assert power_problems(config) == [f"{tmp_path / 'policy.yaml'}: No such file or directory"]
+    assert power_problems(config) == [f"power.policy: {tmp_path / 'policy.yaml'}: no such file"]
 
 
 def test_broken_board_facts_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
