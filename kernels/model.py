@@ -22,7 +22,7 @@ from .plan.file import PlanFile
 from .pre.decoder import Decoder, NonFinite, make_decoder
 from .pre.geometry import Mapping
 from .pre.preprocess import Preprocessor, input_table
-from .spec import ModelSpec
+from .spec import TENSOR_TASKS, ModelSpec
 
 DEVICES = {"cpu": CpuExecutor}
 
@@ -39,7 +39,7 @@ class Interface:
     """What a plan takes and gives, for those who serve it without opening it on a device.
 
     input_dtype, input_shape: one frame's input tensor as the ONNX file orders it, without the batch axis.
-    rows_max, row_width: float32 rows a frame may have. tensor_shape: of one frame's output (task `tensor`), else ().
+    rows_max, row_width: float32 rows a frame may have. tensor_shape: of one frame's output (TENSOR_TASKS), else ().
     """
 
     input_dtype: str
@@ -56,8 +56,8 @@ def interface_of(plan: PlanFile, spec: ModelSpec) -> Interface:
 
 
 def _decoder(program: Program, spec: ModelSpec) -> Decoder | None:
-    """None for task `tensor`: its outputs are the answer."""
-    return None if spec.task == "tensor" else make_decoder(spec, _output_shapes(program), _logical_input(program))
+    """None where the outputs are the answer."""
+    return None if spec.task in TENSOR_TASKS else make_decoder(spec, _output_shapes(program), _logical_input(program))
 
 
 def _interface(program: Program, spec: ModelSpec, decoder: Decoder | None) -> Interface:

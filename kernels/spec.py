@@ -13,18 +13,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, get_args, get_type_hints
 
-TASKS = ("detect", "classify", "tensor")
+TASKS = ("detect", "classify", "map", "regress", "tensor")
+TENSOR_TASKS = ("map", "regress", "tensor")
+"""Tasks whose answer is the outputs themselves."""
 COLOURS = ("rgb", "bgr", "mono")
 RESIZES = ("letterbox", "stretch", "none")
 MATRICES = ("bt601", "bt709")
 RANGES = ("limited", "full")
-KINDS = ("yolo", "blazeface", "topk", "none")
+KINDS = ("yolo", "blazeface", "topk", "map", "none")
 ACTIVATIONS = ("none", "sigmoid", "softmax")
-KINDS_OF_TASK = {"detect": ("yolo", "blazeface"), "classify": ("topk",), "tensor": ("none",)}
+KINDS_OF_TASK = {"detect": ("yolo", "blazeface"), "classify": ("topk",), "map": ("map",), "regress": ("none",),
+                 "tensor": ("none",)}
 
 MAX_LABELS = 65_536
 MAX_DETECTIONS = 4_096
 MAX_BATCH = 256
+MAX_OUTPUTS = 64
 
 
 class SpecError(ValueError):
@@ -66,6 +70,8 @@ class DecoderSpec:
     yolo: one output (4 + classes, anchors) or its transpose: cx, cy, w, h in input pixels, then class probabilities.
     blazeface: box regressors and logits; anchors by `strides`, `anchors_per_cell`, `box_scale` (the input's side).
     topk: one vector, a value a class; `activation` turns it into a probability where the graph has not done so.
+    map: output number `output` has a probability a pixel (after `activation`); a mask is where it is at least
+    `score_threshold`. The outputs are the answer, as with kind none; the accuracy gate looks at the map.
     """
 
     kind: str = "none"
@@ -78,13 +84,15 @@ class DecoderSpec:
     strides: tuple[int, ...] = ()
     anchors_per_cell: tuple[int, ...] = ()
     box_scale: float = 0.0
+    output: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One model: name, task, labels by class index, batch sizes that the plan holds, input and decoder.
 
-    `input` is None exactly for task `tensor`: there the payload's bytes are the input tensor.
+    `input` is None exactly for task `tensor`: there the payload's bytes are the input tensor. Tasks `map` and `regress`
+    take pictures and answer with the outputs.
     Raises SpecError, naming every problem, if the parts do not fit together.
     """
 
@@ -145,7 +153,8 @@ def problems(spec: ModelSpec) -> list[tuple[str, str]]:
         allowed = KINDS_OF_TASK[spec.task]
         need(decoder.kind in allowed, "decoder.kind",
              f"task {spec.task} needs {' or '.join(allowed)}, not {decoder.kind!r}")
-        need(spec.task == "tensor" or len(spec.labels) > 0, "labels", f"task {spec.task} needs a label for each class")
+        need(spec.task in TENSOR_TASKS or len(spec.labels) > 0, "labels",
+             f"task {spec.task} needs a label for each class")
         need((spec.input is None) == (spec.task == "tensor"), "input",
              "task tensor has no preprocessing: leave it out" if spec.task == "tensor" else "is missing")
     if spec.input is not None:
@@ -155,7 +164,9 @@ def problems(spec: ModelSpec) -> list[tuple[str, str]]:
     need(1 <= decoder.max_detections <= MAX_DETECTIONS, "decoder.max_detections",
          f"must be between 1 and {MAX_DETECTIONS}")
     need(1 <= decoder.top_k <= MAX_LABELS, "decoder.top_k", f"must be between 1 and {MAX_LABELS}")
-    one_of(decoder.activation, ACTIVATIONS, "decoder.activation")
+    if one_of(decoder.activation, ACTIVATIONS, "decoder.activation") and decoder.kind == "map":
+        need(decoder.activation != "softmax", "decoder.activation", "of a map must be none or sigmoid, a pixel each")
+    need(0 <= decoder.output < MAX_OUTPUTS, "decoder.output", f"must be between 0 and {MAX_OUTPUTS - 1}")
     if decoder.kind == "blazeface":
         found.extend((f"decoder.{key}", text) for key, text in _anchor_problems(decoder))
         need(len(spec.labels) <= 1, "labels", "blazeface has one class")

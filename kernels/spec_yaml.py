@@ -106,6 +106,7 @@ class _Decoder(_Strict):
     strides: _Integers = []
     anchors_per_cell: _Integers = []
     box_scale: _Number = 0.0
+    output: int = 0
 
 
 class _Model(_Strict):

@@ -12,7 +12,9 @@ from ..spec import ModelSpec
 from .decode_blazeface import BlazefaceDecoder
 from .decode_yolo import YoloDecoder
 from .geometry import Mapping
-from .outputs import F32, DecoderError, NonFinite, Shape, one_frame
+from .heat_map import MapDecoder
+from .outputs import F32, DecoderError, NonFinite, Shape
+from .tensor import TensorDecoder
 from .topk import TopkDecoder
 
 __all__ = ["Decoder", "DecoderError", "NonFinite", "TensorDecoder", "make_decoder"]
@@ -33,23 +35,9 @@ class Decoder(Protocol):
         ...
 
 
-class TensorDecoder:
-    """Task `tensor`: the outputs are the answer, so there are no rows; they must still be finite."""
-
-    rows_max = 0
-    row_width = 0
-
-    def __init__(self, output_shapes: Sequence[Shape]) -> None:
-        self._shapes = output_shapes
-
-    def decode(self, outputs: Sequence[F32], mapping: Mapping, width: int, height: int, out: F32) -> int:
-        one_frame(outputs, self._shapes)
-        return 0
-
-
 def make_decoder(
     spec: ModelSpec, output_shapes: Sequence[Shape], input_shape: Shape | None = None
-) -> YoloDecoder | BlazefaceDecoder | TopkDecoder | TensorDecoder:
+) -> YoloDecoder | BlazefaceDecoder | TopkDecoder | MapDecoder | TensorDecoder:
     """The decoder of `spec` for outputs of these shapes, each without the batch axis; `input_shape` ends in H, W, C.
 
     Raises DecoderError where spec and shapes do not fit: at build and at load, never for a frame.
@@ -61,4 +49,6 @@ def make_decoder(
     if kind == "blazeface":
         size = None if input_shape is None else (input_shape[-3], input_shape[-2])
         return BlazefaceDecoder(spec, shapes, size)
+    if kind == "map":
+        return MapDecoder(spec, shapes)
     return TopkDecoder(spec, shapes) if kind == "topk" else TensorDecoder(shapes)

@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cpu.executor import ProgramRunner
+from ..ir.errors import ModelError
 from ..pre.decode_blazeface import BlazefaceDecoder
 from ..pre.decode_yolo import YoloDecoder
 from ..pre.decoder import NonFinite, make_decoder
 from ..pre.geometry import Mapping
+from ..pre.heat_map import MapDecoder
 from ..pre.topk import TopkDecoder
 from ..spec import ModelSpec
 from .pictures import Source
@@ -31,6 +33,7 @@ LEAST_SQNR_DB = 25.0
 OVERFLOWED = 1e9
 """`excess` of a program with a float16 step that overflows, or without a finite figure."""
 SCORE = 0.25
+MAP_SCORE = 0.1
 CLIP = 1e-7
 
 
@@ -73,14 +76,25 @@ def same_detections(a: Array, b: Array) -> bool:
 
 @dataclass
 class Tally:
-    """What pictures so far have shown; one number an anchor (detect), picture (classify) or output (tensor)."""
+    """What pictures so far have shown; one number an anchor (detect), pixel (map), picture (classify) or output."""
 
     kl: list[float] = field(default_factory=list)
     iou: list[float] = field(default_factory=list)
     signal: dict[int, float] = field(default_factory=dict)
     noise: dict[int, float] = field(default_factory=dict)
-    agree: int = 0
+    pictures: int = 0
+    agree: int = 0                                           # pictures (map: pixels in both masks)
+    either: int = 0                                          # pixels in one mask or both
     overflow: str = ""                                       # a float16 step that overflowed
+
+    def compare(self, output: int, want: Array, got: Array) -> None:
+        """Adds to the signal and noise of an output."""
+        self.signal[output] = self.signal.get(output, 0.0) + float((want.astype(np.float64) ** 2).sum())
+        self.noise[output] = self.noise.get(output, 0.0) + float(((want.astype(np.float64) - got) ** 2).sum())
+
+    def least_sqnr_db(self) -> float:
+        """Of the output that lost most."""
+        return min(10 * float(np.log10(max(self.signal[i], 1e-30) / max(self.noise[i], 1e-30))) for i in self.signal)
 
 
 class Task(Protocol):
@@ -102,12 +116,13 @@ class Classify:
     def add(self, tally: Tally, want: Outputs, got: Outputs) -> None:
         p, q = self.decoder.probabilities(want), self.decoder.probabilities(got)
         tally.kl.append(categorical_kl(p, q))
+        tally.pictures += 1
         tally.agree += int(p.argmax() == q.argmax())
 
     def figures(self, tally: Tally) -> dict[str, Any]:
         mean = float(np.mean(tally.kl))
         return {"kl_mean": mean, "kl_p99": float(np.percentile(tally.kl, 99)), "limit_kl": self.max_kl,
-                "excess": mean / self.max_kl}
+                "excess": mean / self.max_kl, "agreement": tally.agree / tally.pictures}
 
     def cost(self, tally: Tally) -> float:
         return float(np.mean(tally.kl)) / self.max_kl
@@ -122,6 +137,7 @@ class Detect:
         counted = p.max(1) >= SCORE
         tally.kl += bernoulli_kl(p[counted], q[counted]).sum(1).tolist()
         tally.iou += box_iou(boxes[counted], other[counted]).tolist()
+        tally.pictures += 1
         tally.agree += same_detections(self._rows(want), self._rows(got))
 
     def _rows(self, outputs: Outputs) -> Array:
@@ -137,6 +153,7 @@ class Detect:
         mean, iou = float(np.mean(tally.kl)), float(np.mean(tally.iou))
         return {"anchors": len(tally.kl), "kl_mean": mean, "kl_p99": float(np.percentile(tally.kl, 99)),
                 "limit_kl": self.max_kl, "iou_mean": iou, "least_iou": LEAST_IOU,
+                "agreement": tally.agree / tally.pictures,
                 "excess": max(mean / self.max_kl, (1 - iou) / (1 - LEAST_IOU))}
 
     def cost(self, tally: Tally) -> float:
@@ -145,17 +162,47 @@ class Detect:
         return float(np.mean(tally.kl) / self.max_kl + (1 - np.mean(tally.iou)) / (1 - LEAST_IOU))
 
 
-class Regress:
-    """Task `tensor`: the SQNR of each output, the least of which counts."""
+class HeatMap:
+    """Every pixel of the map where FP32 has at least MAP_SCORE; the other outputs' SQNR is told, without a limit."""
+
+    def __init__(self, decoder: MapDecoder, max_kl: float) -> None:
+        self.decoder, self.max_kl = decoder, max_kl
 
     def add(self, tally: Tally, want: Outputs, got: Outputs) -> None:
+        p, q = self.decoder.probabilities(want), self.decoder.probabilities(got, checked=False)
+        counted = p >= MAP_SCORE
+        tally.kl += bernoulli_kl(p[counted], q[counted]).tolist()
+        mask, other = p >= self.decoder.score_threshold, q >= self.decoder.score_threshold
+        tally.pictures += 1
+        tally.agree += int((mask & other).sum())
+        tally.either += int((mask | other).sum())
         for i, (a, b) in enumerate(zip(want, got, strict=True)):
-            tally.signal[i] = tally.signal.get(i, 0.0) + float((a.astype(np.float64) ** 2).sum())
-            tally.noise[i] = tally.noise.get(i, 0.0) + float(((a.astype(np.float64) - b) ** 2).sum())
+            if i != self.decoder.output:
+                tally.compare(i, a, b)
 
     def figures(self, tally: Tally) -> dict[str, Any]:
-        least = min(10 * float(np.log10(max(tally.signal[i], 1e-30) / max(tally.noise[i], 1e-30)))
-                    for i in tally.signal)
+        if not tally.kl:
+            return {"pixels": 0, "excess": 0.0}
+        mean = float(np.mean(tally.kl))
+        figures = {"pixels": len(tally.kl), "kl_mean": mean, "kl_p99": float(np.percentile(tally.kl, 99)),
+                   "limit_kl": self.max_kl, "excess": mean / self.max_kl, "mask_score": self.decoder.score_threshold,
+                   "agreement": tally.agree / tally.either if tally.either else 1.0}
+        return figures | ({"others_sqnr_db": tally.least_sqnr_db()} if tally.signal else {})
+
+    def cost(self, tally: Tally) -> float:
+        return float(np.mean(tally.kl)) / self.max_kl if tally.kl else 0.0
+
+
+class Regress:
+    """Tasks `regress` and `tensor`: the SQNR of each output, the least of which counts."""
+
+    def add(self, tally: Tally, want: Outputs, got: Outputs) -> None:
+        tally.pictures += 1
+        for i, (a, b) in enumerate(zip(want, got, strict=True)):
+            tally.compare(i, a, b)
+
+    def figures(self, tally: Tally) -> dict[str, Any]:
+        least = tally.least_sqnr_db()
         return {"sqnr_db": least, "least_sqnr_db": LEAST_SQNR_DB, "excess": 10 ** ((LEAST_SQNR_DB - least) / 10)}
 
     def cost(self, tally: Tally) -> float:
@@ -164,26 +211,45 @@ class Regress:
 
 def make_task(spec: ModelSpec, floats: ProgramRunner, max_kl: float) -> Task:
     """The measure of the spec's task, for outputs as `floats` gives them. Raises DecoderError where they do not fit."""
-    chosen = replace(spec, decoder=replace(spec.decoder, score_threshold=SCORE))
+    chosen = replace(spec, decoder=replace(spec.decoder, score_threshold=SCORE)) if spec.task == "detect" else spec
     shape = floats.program.tensors[floats.program.inputs[0]].shape
     decoder = make_decoder(chosen, [o.shape[1:] for o in floats.outputs], shape)
     if isinstance(decoder, TopkDecoder):
         return Classify(decoder, max_kl)
     if isinstance(decoder, YoloDecoder | BlazefaceDecoder):
         return Detect(decoder, shape[1], shape[0], max_kl)
+    if isinstance(decoder, MapDecoder):
+        return HeatMap(decoder, max_kl)
     return Regress()
+
+
+def compare(task: Task, tally: Tally, want: Outputs, got: Outputs) -> None:
+    """`task.add`; outputs of the coded program that are not finite are noted as an overflow."""
+    try:
+        task.add(tally, want, got)
+    except NonFinite as error:
+        tally.overflow = tally.overflow or str(error)
+
+
+def cost_of(task: Task, tally: Tally) -> float:
+    """`task.cost`, OVERFLOWED where the program has no answer."""
+    return OVERFLOWED if tally.overflow else task.cost(tally)
 
 
 class Reference:
     """FP32's outputs on some pictures, kept, so that each further program costs its own runs only."""
 
     def __init__(self, task: Task, floats: ProgramRunner, source: Source, pictures: Sequence[Path]) -> None:
+        """Raises ModelError naming the picture on which FP32 itself has no finite answer."""
         self.task = task
         self.pictures = list(pictures)
         self.wanted: list[list[Array]] = []
         for path in pictures:
             source.writer(path)(floats.input[0])
             self.wanted.append([o[0].copy() for o in floats.run()])
+            if not all(np.isfinite(output).all() for output in self.wanted[-1]):
+                raise ModelError(f"{path}: the model gives NaN or infinity on this picture in FP32: train or export it "
+                                 "again, or leave the picture out")
 
     def tally(self, coded: ProgramRunner, source: Source) -> Tally:
         tally = Tally()
@@ -191,15 +257,17 @@ class Reference:
             source.writer(path)(coded.input[0])
             got = [o[0] for o in coded.run()]
             tally.overflow = tally.overflow or coded.binding.overflows.get(0, "")
-            self.task.add(tally, want, got)
+            compare(self.task, tally, want, got)
         return tally
+
+    def cost(self, coded: ProgramRunner, source: Source) -> float:
+        """`cost_of` a program of batch 1."""
+        return cost_of(self.task, self.tally(coded, source))
 
     def measure(self, coded: ProgramRunner, source: Source) -> dict[str, Any]:
         """Figures of the task for a program of batch 1; `excess` <= 1 is within the limits."""
         tally = self.tally(coded, source)
+        if tally.overflow:
+            return {"overflow": tally.overflow, "excess": OVERFLOWED}
         figures = self.task.figures(tally)
-        if tally.overflow or not np.isfinite(figures["excess"]):
-            figures |= {"overflow": tally.overflow, "excess": OVERFLOWED}
-        if not isinstance(self.task, Regress):
-            figures["agreement"] = tally.agree / len(self.pictures)
-        return figures
+        return figures if np.isfinite(figures["excess"]) else figures | {"overflow": "", "excess": OVERFLOWED}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .gate import SCORE
+from .gate import MAP_SCORE, SCORE
 
 LIMIT_KL = 0.03
-LEAST_ANCHORS = 50
+LEAST_OBJECTS = 50
+COUNTED = {"anchors": SCORE, "pixels": MAP_SCORE}
+"""What is counted, by its key in the figures, and the FP32 score from which on it counts."""
 WARN_BELOW, NO_GATE_BELOW = 64, 16
 FINER = {"int8": "--precision mixed", "mixed": "--precision fp16", "fp16": "--precision fp32"}
 
@@ -26,9 +28,10 @@ def judge_gate(figures: dict[str, Any], task: str, pictures: int, warnings: list
     Adds to `warnings` what a person must know about the number of pictures.
     """
     figures = {"task": task, "pictures": pictures, "is_gate": pictures >= NO_GATE_BELOW, **figures}
-    if figures.get("anchors", LEAST_ANCHORS) < LEAST_ANCHORS:
-        figures["error"] = (f"not enough objects: {figures['anchors']} anchors above score {SCORE}, {LEAST_ANCHORS} "
-                            "are needed")
+    for what, score in COUNTED.items():
+        if figures.get(what, LEAST_OBJECTS) < LEAST_OBJECTS:
+            figures["error"] = (f"not enough objects: {figures[what]} {what} above score {score}, {LEAST_OBJECTS} are "
+                                "needed")
     if not figures["is_gate"]:
         warnings.append(f"only {pictures} pictures are held back: the figures are not a gate ({NO_GATE_BELOW} are "
                         f"needed, {WARN_BELOW} are better)")
@@ -42,7 +45,10 @@ def enforce(figures: dict[str, Any], precision: str, accept_loss: bool, warnings
     """Raises AccuracyError where a gate is not met; with `accept_loss` figures and warnings say that it is not."""
     if not figures or figures["met"]:
         return
-    if "error" in figures:
+    if "overflow" in figures:
+        where = f" (overflow: {figures['overflow']})" if figures["overflow"] else ""
+        text = f"{precision} gives no finite answer{where}: build with --precision fp32"
+    elif "error" in figures:
         text = f"{figures['error']}: give more pictures, with objects on them"
     else:
         finer = "" if precision == "fp16" else " or fp32"
@@ -59,7 +65,7 @@ def gate_lines(figures: dict[str, Any]) -> list[str]:
     if not figures:
         return []
     name = "accuracy gate" if figures["is_gate"] else "accuracy (not a gate)"
-    counted = f", {figures['anchors']} anchors" if "anchors" in figures else ""
+    counted = "".join(f", {figures[what]} {what}" for what in COUNTED if what in figures)
     lines = [f"{name}: n = {figures['pictures']} held-back pictures{counted}"]
     if "kl_mean" in figures:
         lines.append(f"  KL mean {figures['kl_mean']:.5f} (limit {figures['limit_kl']:g}), "
@@ -68,8 +74,14 @@ def gate_lines(figures: dict[str, Any]) -> list[str]:
         lines.append(f"  IoU of boxes, mean {figures['iou_mean']:.4f} (at least {figures['least_iou']:g})")
     if "sqnr_db" in figures:
         lines.append(f"  SQNR {figures['sqnr_db']:.2f} dB (at least {figures['least_sqnr_db']:g})")
-    if "agreement" in figures:
+    if "others_sqnr_db" in figures:
+        lines.append(f"  SQNR of the other outputs {figures['others_sqnr_db']:.2f} dB (no limit)")
+    if "mask_score" in figures:
+        lines.append(f"  agreement: IoU of the masks at score {figures['mask_score']:g} {figures['agreement']:.4f}")
+    elif "agreement" in figures:
         lines.append(f"  agreement {figures['agreement']:.4f} of pictures")
+    if figures.get("overflow"):
+        lines.append(f"  overflow: {figures['overflow']}")
     if "error" in figures:
         lines.append(f"  no verdict: {figures['error']}")
     elif figures["is_gate"]:

@@ -102,8 +102,9 @@ def test_where_float16_does_not_do_either(folder: Path, tmp_path: Path) -> None:
             tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
     onnx.save(rescaled(model)[0], tmp_path / "large.onnx")
     spec = ModelSpec.for_tensor("large")
-    for precision, remedy in (("mixed", "--precision fp16 or fp32"), ("fp16", "--precision fp32")):
-        with pytest.raises(AccuracyError, match=remedy) as caught:
+    for precision in ("mixed", "fp16"):
+        text = f"{precision} gives no finite answer \\(overflow: Conv_.*--precision fp32"
+        with pytest.raises(AccuracyError, match=text) as caught:
             build_plan(tmp_path / "large.onnx", spec, [folder / "frames"], tmp_path / "l.plan", precision,
                        method="minmax")
         assert caught.value.figures["overflow"].startswith("Conv_")

@@ -47,6 +47,14 @@ def test_yaml_to_spec_and_back_through_json(parse_spec):
     assert ModelSpec.from_json(ModelSpec.for_tensor("bench").to_json()) == ModelSpec(name="bench", task="tensor")
 
 
+def test_map_and_regress_need_no_labels(parse_spec):
+    spec = parse_spec(b"name: f\ntask: map\ninput: {scale: 1}\ndecoder: {kind: map, output: 2, activation: sigmoid}\n")
+    assert spec.decoder == DecoderSpec("map", output=2, activation="sigmoid") and spec.labels == ()
+    assert ModelSpec.from_json(spec.to_json()) == spec
+    spec = parse_spec(b"name: lines\ntask: regress\ninput: {}\n")
+    assert spec.task == "regress" and spec.decoder.kind == "none" and spec.input == InputSpec()
+
+
 def test_blazeface_spec_round_trip(parse_spec):
     text = b"""
 name: face
@@ -109,7 +117,7 @@ def test_what_does_not_fit_together_names_every_line(parse_spec):
     (b"name: a\ntask: tensor\nzzzz: 5\n", "m.yaml:3: zzzz: unknown key; known here: name, task"),
     (b"name: a\ntask: tensor\ninput: {}\n", "m.yaml:3: input: task tensor has no preprocessing"),
     (b"name: a\ntask: classify\nlabels: [no, yes]\n", "m.yaml:3: labels[0]: must be text, not False (put it in"),
-    (b"name: a\ntask: fly\n", "m.yaml:2: task: must be one of detect, classify, tensor, not 'fly'"),
+    (b"name: a\ntask: fly\n", "m.yaml:2: task: must be one of detect, classify, map, regress, tensor, not 'fly'"),
     (b"name: a\ntask: detect\nlabels: [x]\ndecoder: {kind: yolo}\n", "input: is missing"),
     (b"name: a\ntask: detect\ninput: {scale: 1/0}\n", "must be a number or a fraction"),
     (b"name: a\x00\n", "not valid YAML"),
@@ -176,6 +184,12 @@ FACE = DecoderSpec(kind="blazeface", strides=(16, 32), anchors_per_cell=(2, 6), 
     ({"decoder": dataclasses.replace(FACE, anchors_per_cell=(2, 0))}, "decoder.anchors_per_cell: must be"),
     ({"decoder": dataclasses.replace(FACE, box_scale=0.0)}, "decoder.box_scale: must be the side"),
     ({"decoder": FACE, "labels": ("a", "b")}, "labels: blazeface has one class"),
+    ({"task": "map"}, "decoder.kind: task map needs map, not 'yolo'"),
+    ({"task": "map", "decoder": DecoderSpec("map"), "input": None}, "input: is missing"),
+    ({"task": "map", "decoder": DecoderSpec("map", activation="softmax")}, "decoder.activation: of a map must be none"),
+    ({"task": "map", "decoder": DecoderSpec("map", output=-1)}, "decoder.output: must be between 0 and 63"),
+    ({"task": "regress"}, "decoder.kind: task regress needs none, not 'yolo'"),
+    ({"task": "regress", "decoder": DecoderSpec(), "input": None}, "input: is missing"),
 ])
 def test_impossible_specs_do_not_exist(change, words):
     with pytest.raises(SpecError) as caught:

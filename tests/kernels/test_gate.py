@@ -1,0 +1,163 @@
+"""The gate of heat maps and of regression: figures by hand, builds, refusals, and what is served."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from models import Net
+from PIL import Image
+
+from orind.kernels.build import BuildReport, build_plan
+from orind.kernels.ir.errors import ModelError
+from orind.kernels.model import Model
+from orind.kernels.picture import Picture
+from orind.kernels.plan.file import PlanFile
+from orind.kernels.pre.decoder import DecoderError, make_decoder
+from orind.kernels.pre.heat_map import MapDecoder
+from orind.kernels.quant.gate import OVERFLOWED, Classify, HeatMap, Regress, Tally, compare, cost_of
+from orind.kernels.quant.verdict import AccuracyError, gate_lines, judge_gate
+from orind.kernels.spec import DecoderSpec, InputSpec, ModelSpec
+
+SPEC = ModelSpec("faces", "map", (), (1,), InputSpec(resize="none"), DecoderSpec("map", score_threshold=0.5))
+LINES = ModelSpec("lines", "regress", (), (1,), InputSpec(resize="none"))
+f32 = np.float32
+
+
+def heat_map(shapes: list[tuple[int, ...]], **options: object) -> HeatMap:
+    decoder = make_decoder(replace(SPEC, decoder=replace(SPEC.decoder, **options)), shapes)  # type: ignore[arg-type]
+    assert isinstance(decoder, MapDecoder)
+    return HeatMap(decoder, 0.03)
+
+
+def test_map_by_hand() -> None:
+    task, tally = heat_map([(2, 2), (3,)]), Tally()
+    want, got = np.array([[0.1, 0.5], [0.09, 0.9]], f32), np.array([[0.2, 0.4], [0.9, 0.9]], f32)
+    task.add(tally, [want, np.array([3, 0, 4], f32)], [got, np.array([3, 0, 3], f32)])
+    figures = task.figures(tally)
+    kl = [0.1 * np.log(0.1 / 0.2) + 0.9 * np.log(0.9 / 0.8), 0.5 * np.log(0.5 / 0.4) + 0.5 * np.log(0.5 / 0.6), 0]
+    assert figures["pixels"] == 3 and figures["kl_mean"] == pytest.approx(np.mean(kl), rel=1e-5)
+    assert figures["excess"] == pytest.approx(np.mean(kl) / 0.03, rel=1e-5) == task.cost(tally)
+    assert figures["agreement"] == pytest.approx(1 / 3)                # {0.5, 0.9} against {0.9 (was 0.09), 0.9}
+    assert figures["others_sqnr_db"] == pytest.approx(10 * np.log10(25))
+    lines = gate_lines(judge_gate(figures, "map", 64, []))
+    assert lines[0] == "accuracy gate: n = 64 held-back pictures, 3 pixels"
+    assert "  SQNR of the other outputs 13.98 dB (no limit)" in lines
+    assert "  agreement: IoU of the masks at score 0.5 0.3333" in lines
+
+
+def test_map_with_logits_and_with_nothing_on_it() -> None:
+    task = heat_map([(1, 4)], activation="sigmoid")
+    tally = Tally()
+    x = np.array([[-9, -9, -9, -9]], f32)
+    task.add(tally, [x], [x])
+    assert task.figures(tally) == {"pixels": 0, "excess": 0.0} and task.cost(tally) == 0
+    judged = judge_gate(task.figures(tally), "map", 64, [])
+    assert judged["met"] is None and judged["error"] == "not enough objects: 0 pixels above score 0.1, 50 are needed"
+    task.add(tally, [x + 9], [x + 9])
+    assert task.figures(tally)["pixels"] == 4 and task.figures(tally)["kl_mean"] == 0
+    assert task.figures(tally)["agreement"] == 1.0
+
+
+def test_what_is_no_map() -> None:
+    with pytest.raises(DecoderError, match=r"decoder map reads output 2, the model has outputs 0 to 1"):
+        heat_map([(4,), (4,)], output=2)
+    task, x = heat_map([(2,)]), np.array([-4.0, 5.0], f32)
+    with pytest.raises(DecoderError, match=r"values go from -4 to 5; give decoder.activation: sigmoid"):
+        task.add(Tally(), [x], [x])
+    tally = Tally()
+    task.add(tally, [np.array([0.5, 1.0005], f32)], [x])               # a coded program may err, and is measured
+    assert task.figures(tally)["kl_mean"] > 1
+
+
+def test_regress_by_hand() -> None:
+    task, tally = Regress(), Tally()
+    task.add(tally, [np.array([3, 4], f32), np.array([10], f32)], [np.array([3, 3], f32), np.array([10], f32)])
+    figures = task.figures(tally)
+    assert figures["sqnr_db"] == pytest.approx(10 * np.log10(25)) and figures["least_sqnr_db"] == 25
+    assert figures["excess"] == pytest.approx(10 ** (2.5 - np.log10(25)))
+
+
+def test_an_answer_that_is_not_finite_is_no_answer() -> None:
+    spec = ModelSpec("c", "classify", ("a", "b"), (1,), InputSpec(), DecoderSpec("topk"))
+    task, tally = Classify(make_decoder(spec, [(2,)]), 0.03), Tally()  # type: ignore[arg-type]
+    want = [np.array([0.5, 0.5], f32)]
+    compare(task, tally, want, [np.array([np.nan, 0.5], f32)])
+    assert "not finite" in tally.overflow and cost_of(task, tally) == OVERFLOWED
+
+
+def net(activation: str) -> onnx.ModelProto:
+    """A map at half size, and another output beside it."""
+    made = Net((1, 3, 16, 16))
+    x = made.op("Relu", made.conv(made.input, 16, 3, 2))
+    x = made.op("Relu", made.conv(x, 16))
+    heat, rest = made.conv(x, 1, 1, gain=4.0), made.conv(x, 4, 1)
+    return made.model([(made.op("Sigmoid", heat) if activation == "none" else heat, (1, 1, 8, 8)),
+                       (rest, (1, 4, 8, 8))])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gate")
+    (path / "pictures").mkdir()
+    rng = np.random.default_rng(3)
+    for i in range(64):
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(path / f"pictures/{i:02d}.png")
+    for activation in ("none", "sigmoid"):
+        onnx.save(net(activation), path / f"{activation}.onnx")
+    return path
+
+
+def build(folder: Path, out: Path, spec: ModelSpec, precision: str = "int8", model: str = "none",
+          **options: object) -> BuildReport:
+    return build_plan(folder / f"{model}.onnx", spec, [folder / "pictures"], out, precision, method="minmax",
+                      **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("activation", ["none", "sigmoid"])
+def test_build_of_a_map(folder: Path, tmp_path: Path, activation: str) -> None:
+    spec = replace(SPEC, decoder=replace(SPEC.decoder, activation=activation))
+    figures = build(folder, tmp_path / "m.plan", spec, model=activation).report["gate"]
+    assert figures["met"] and figures["is_gate"] and figures["pictures"] == 16 and 50 <= figures["pixels"] <= 16 * 64
+    assert 0 < figures["kl_mean"] < 0.03 and 0.8 < figures["agreement"] < 1 and figures["others_sqnr_db"] > 20
+    with pytest.raises(AccuracyError, match="times over the limits"):
+        build(folder, tmp_path / "m.plan", spec, model=activation, max_kl=1e-9)
+
+
+def test_a_map_is_served_as_its_outputs(folder: Path, tmp_path: Path) -> None:
+    build(folder, tmp_path / "m.plan", SPEC, "mixed")
+    with PlanFile.open_path(tmp_path / "m.plan") as plan:
+        assert json.loads(plan.metadata["report"])["mixed"]["layers"] == []
+    model = Model(PlanFile.open_path(tmp_path / "m.plan"), "cpu")
+    try:
+        assert model.interface.tensor_shape == (5 * 64,) and model.interface.row_width == 1
+        frame = Picture("rgb8", 16, 16, 0, np.zeros(768, dtype=np.uint8))
+        target = np.full((5 * 64, 1), -1, f32)
+        assert model.run([frame], [target]) == [5 * 64]
+        assert 0 <= target[:64].min() <= target[:64].max() <= 1
+    finally:
+        model.close()
+
+
+def test_build_for_regression(folder: Path, tmp_path: Path) -> None:
+    figures = build(folder, tmp_path / "r.plan", LINES).report["gate"]
+    assert figures["met"] and figures["task"] == "regress" and 25 < figures["sqnr_db"] < 60
+    assert gate_lines(figures)[1].startswith("  SQNR ")
+
+
+def test_refusals_of_a_build(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DecoderError, match="is no map of probabilities"):
+        build(folder, tmp_path / "m.plan", SPEC, model="sigmoid")
+    made = Net((1, 3, 16, 16))
+    x = made.conv(made.input, 4, 3, 2)
+    quiet = made.op("Sigmoid", made.op("Sub", x, made.constant(np.full((1, 1, 1, 1), 60, f32))))
+    onnx.save(made.model([(quiet, (1, 4, 8, 8))]), tmp_path / "quiet.onnx")
+    onnx.save(made.model([(made.op("Log", x), (1, 4, 8, 8))]), tmp_path / "broken.onnx")
+    with pytest.raises(AccuracyError, match=r"not enough objects: 0 pixels above score 0\.1.*with objects on them"):
+        build_plan(tmp_path / "quiet.onnx", SPEC, [folder / "pictures"], tmp_path / "q.plan", "int8")
+    with pytest.raises(ModelError, match=r"03\.png: the model gives NaN or infinity on this picture in FP32"):
+        build_plan(tmp_path / "broken.onnx", LINES, [folder / "pictures"], tmp_path / "b.plan", "fp16")
