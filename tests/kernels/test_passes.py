@@ -109,6 +109,22 @@ def test_absorb_input_transpose() -> None:
     assert ops(after) == ["Relu"] and after.inputs[0].shape == (1, 3, 5, 6) and after.input_layout == "nhwc"
 
 
+def test_absorb_input_transpose_behind_arithmetic() -> None:
+    """TensorFlow's exporters normalise in NHWC, in front of the Transpose; what is not constant stays as it is."""
+    net = Net((1, 5, 6, 3))
+    by_channel = net.constant(np.array([[[[0.5, 1.5, -2.0]]]], dtype=np.float32))
+    half = net.constant(np.array(0.5, dtype=np.float32))
+    x = net.op("Clip", net.op("Sub", half, net.op("Mul", net.input, by_channel)), "", half)
+    before = imported(net.model([(net.op("Relu", net.op("Transpose", x, perm=[0, 3, 1, 2])), (1, 3, 5, 6))]))
+    after = same(before, absorb_input_transpose(before))
+    assert ops(after) == ["Mul", "Sub", "Clip", "Relu"] and after.input_layout == "nhwc"
+    net = Net((1, 5, 6, 3))
+    by_column = net.constant(np.ones((6, 1), dtype=np.float32))
+    x = net.op("Mul", net.input, by_column)
+    before = imported(net.model([(net.op("Transpose", x, perm=[0, 3, 1, 2]), (1, 3, 5, 6))]))
+    assert absorb_input_transpose(before) is before
+
+
 def test_absorb_input_cast() -> None:
     net = Net((1, 3, 5, 6), dtype=onnx.TensorProto.UINT8)
     x = net.op("Cast", net.input, to=onnx.TensorProto.FLOAT)
