@@ -49,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--accept-loss", action="store_true", help="write the plan even if the accuracy gate is not met; it says so"
     )
     parser.add_argument(
+        "--kl-share",
+        action="store_true",
+        help="measure each layer's share of the loss (mixed does where INT8 alone misses the gate): 16 runs a layer",
+    )
+    parser.add_argument(
         "--board", metavar="BOARD[:MODE]", help=f"predicted times and a schedule in the report, for {prediction.HELP}"
     )
 
@@ -98,6 +103,7 @@ def run(options: argparse.Namespace) -> int:
         return 2
     try:
         devices = prediction.devices(options.board) if options.board is not None else []
+        passes_on = (devices or prediction.devices(prediction.DEFAULT))[0]
     except DeviceError as error:
         print(f"orind build: --board {options.board}: {error}", file=sys.stderr)
         return 2
@@ -114,7 +120,9 @@ def run(options: argparse.Namespace) -> int:
                 method=options.calibration,
                 max_kl=options.max_kl,
                 accept_loss=options.accept_loss,
+                kl_share=options.kl_share,
                 devices=devices,
+                passes_on=passes_on,
                 shapes=dict(options.input),
             )
         except AccuracyError as error:

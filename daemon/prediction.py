@@ -14,6 +14,8 @@ from ..kernels.perf.table import LABEL, predict
 from ..kernels.yaml_lines import LinedYaml, YamlProblem
 from . import config_file
 
+DEFAULT = "agx-orin:MAXN"
+"""What the report's pass table and page predict for where no board is named; they say so."""
 HELP = "a board of configs/boards and a power mode, such as agx-orin:MODE_30W"
 
 

@@ -31,11 +31,12 @@ from .quant.borders import layers_of
 from .quant.coding import find_scales, spread_out, without_codes
 from .quant.gate import Reference, make_task
 from .quant.half import mixed_numbers
-from .quant.mixed import RANKING_PICTURES, choose_layers
+from .quant.mixed import RANKING_PICTURES, choose_layers, rank_layers
 from .quant.pictures import Source, find_pictures, split
-from .quant.report import layer_table, signal_to_noise
+from .quant.report import layer_table, ranking_facts, signal_to_noise
 from .quant.scales import Scales
 from .quant.verdict import LIMIT_KL, enforce, judge_gate
+from .report.passes import IMPORT, PassTable
 from .spec import ModelSpec
 
 Array = npt.NDArray[Any]
@@ -57,11 +58,14 @@ class BuildReport:
 
 def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Path], out: Path,
                precision: str = "int8", progress: Progress = lambda line: None, *, method: str = "mse",
-               max_kl: float = LIMIT_KL, accept_loss: bool = False, devices: Sequence[Device] = (),
+               max_kl: float = LIMIT_KL, accept_loss: bool = False, kl_share: bool = False,
+               devices: Sequence[Device] = (), passes_on: Device | None = None,
                shapes: Mapping[str, tuple[int, ...]] = NO_SHAPES) -> BuildReport:
     """Writes a plan. Raises ModelError, UnsupportedModel, DecoderError, CalibrationError, PlanError, and AccuracyError
     where the gate is not met and `accept_loss` is not given; the old plan then stays.
-    The report holds what the time model predicts on each of `devices`. `shapes` replace those of the model's inputs."""
+    The report holds what the time model predicts on each of `devices`, and for each graph pass on `passes_on`.
+    `kl_share`: every layer's share of the loss is measured also where mixed precision has no need to rank them.
+    `shapes` replace those of the model's inputs."""
     if precision not in PRECISIONS:
         raise ModelError(f"precision '{precision}' is not one of {', '.join(PRECISIONS)}")
     if spec is None and precision in ("int8", "mixed"):
@@ -69,8 +73,10 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
                          "calibration pictures; give --spec, or build with --precision fp32")
     graph = read_model(onnx_path, shapes)
     spec = spec or ModelSpec.for_tensor(onnx_path.stem[:64])
-    prepared = prepare(graph)
-    fused = fuse(prepared)
+    passes = PassTable(passes_on)
+    passes.seen(IMPORT, graph)
+    prepared = prepare(graph, passes.seen)
+    fused = fuse(prepared, passes.seen)
     progress(f"read {onnx_path.name}: {len(graph.nodes)} nodes, {len(fused.nodes)} after the passes")
     pictures = find_pictures(calibration)
     chosen, held = split(pictures)
@@ -82,6 +88,7 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
     report: dict[str, Any] = {"precision": precision, "nodes_before": len(graph.nodes), "nodes_after": len(fused.nodes)}
     warnings: list[str] = []
     coded, noise = source, {}
+    costs: Mapping[str, float] = {}
     if precision != "fp32":
         fused = fuse(float_ends(prepared))
         if precision == "fp16":
@@ -95,12 +102,14 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
             return ProgramRunner(programs[1], constants), _source(spec, programs[1], graph.file)
         layers: Collection[str] = layers_of(fused) if precision == "fp16" else ()
         figures = None
+        ranking = spread_out(chosen, RANKING_PICTURES)
         if held:
             reference = Reference(task, floats, source, held)
             if precision == "mixed":
-                quick = Reference(task, floats, source, spread_out(chosen, RANKING_PICTURES))
+                quick = Reference(task, floats, source, ranking)
                 choice = choose_layers(scales, make, quick, reference, progress)
                 layers, figures, report["mixed"] = choice.layers, choice.figures, choice.report
+                costs = report["mixed"].pop("costs", {})
             else:
                 figures = reference.measure(*make(layers))
         report["gate"] = {} if figures is None else judge_gate(figures, spec.task, len(held), warnings)
@@ -108,6 +117,8 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
             warnings.append(f"no pictures are held back: the accuracy of {precision} was not measured; give at least "
                             "64")
         enforce(report["gate"], precision, accept_loss, warnings)
+        if kl_share and not costs and precision != "fp16":
+            costs = rank_layers(layers_of(fused), make, Reference(task, floats, source, ranking), progress)
         programs, constants = _lower(scales, layers, batches)
         runner = ProgramRunner(programs[1], constants)
         coded = _source(spec, programs[1], graph.file)
@@ -118,7 +129,11 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
     report["steps"] = len(first.steps)
     report["arena_bytes"] = {str(n): p.arena_bytes for n, p in served.items()}
     report["weight_bytes"] = sum(int(value.nbytes) for value in constants.values())
-    report["layers"] = layer_table(first, constants, fused, noise)
+    report["layers"] = layer_table(first, constants, fused, noise, costs)
+    report["ranking"] = ranking_facts(costs, precision, min(len(chosen), RANKING_PICTURES))
+    passes.lowered(programs[1], len(fused.nodes), precision)
+    report["passes"] = passes.report()
+    report["warnings"] = warnings
     if devices:
         report["predicted"] = [predict(served[n], device) for device in devices for n in sorted(served)]
     tensors = {**constants, **_golden(served, constants, coded, chosen or pictures)}

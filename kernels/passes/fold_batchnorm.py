@@ -1,6 +1,7 @@
 """Pass: BatchNormalization after a convolution goes into its weights; elsewhere it becomes a depthwise 1x1 convolution.
 
-Caller: `pipeline.py`. The products are formed in float64 and rounded once to float32.
+Callers: `pipeline.py`; `report/passes.py`, for which a graph before this pass must have a cost too. The products are
+formed in float64 and rounded once to float32.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import numpy as np
 from ..ir.graph import Array, Graph, Node
 
 
-def fold_batchnorm(graph: Graph) -> Graph:
+def fold_batchnorm(graph: Graph, into_weights: bool = True) -> Graph:
+    """The same function; not `into_weights`: every BatchNormalization stays a step of its own."""
     nodes: dict[str, Node] = {}
     constants: dict[str, Array] = {}
     for node in graph.nodes:
@@ -23,7 +25,8 @@ def fold_batchnorm(graph: Graph) -> Graph:
         scale, shift, mean, variance = (p for p in parameters if p is not None)
         gain = scale / np.sqrt(variance + node.attrs.get("epsilon", 1e-5))
         before = nodes.get(graph.producers[node.inputs[0]].name) if node.inputs[0] in graph.producers else None
-        if before is not None and before.op == "Conv" and graph.only_consumer(before.output) is node:
+        if (into_weights and before is not None and before.op == "Conv"
+                and graph.only_consumer(before.output) is node):
             weight = graph.constants[before.inputs[1]].astype(np.float64) * gain[:, None, None, None]
             bias = (graph.constants[before.inputs[2]].astype(np.float64)
                     if len(before.inputs) > 2 and before.inputs[2] else np.zeros(len(gain)))

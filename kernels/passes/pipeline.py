@@ -1,9 +1,12 @@
 """The order of the graph passes. Callers: `build.py`, `verify.py`, tests.
 
 `prepare` gives the graph in its own operators, still unfused (calibration needs every tensor); `fuse` what is lowered.
+Both tell `seen` the name of each pass and the graph after it: the report's table of passes is made of that.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from ..ir.graph import Graph
 from .absorb_input_cast import absorb_input_cast
@@ -29,12 +32,24 @@ PREPARE = (fold_constants, remove_dead, absorb_input_transpose, recognise_layern
            recognise_shuffles, focus_as_convolution, dense_as_convolution, absorb_pads, absorb_input_cast, remove_dead)
 """Patterns are recognised before they are taken apart; what becomes a convolution does so before pads are absorbed."""
 
+FUSE = (fuse_convolutions, remove_dead)
 
-def prepare(graph: Graph) -> Graph:
+Seen = Callable[[str, Graph], None]
+
+
+def _unseen(name: str, graph: Graph) -> None:
+    """Nobody wants to know."""
+
+
+def prepare(graph: Graph, seen: Seen = _unseen) -> Graph:
     for run in PREPARE:
         graph = run(graph)
+        seen(run.__name__, graph)
     return graph
 
 
-def fuse(graph: Graph) -> Graph:
-    return remove_dead(fuse_convolutions(graph))
+def fuse(graph: Graph, seen: Seen = _unseen) -> Graph:
+    for run in FUSE:
+        graph = run(graph)
+        seen(run.__name__, graph)
+    return graph

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..cpu.executor import ProgramRunner
-from ..ir.graph import Graph
+from ..ir.macs import multiply_accumulates
 from .borders import layers_of
 from .gate import Reference
 from .pictures import Source
@@ -52,7 +52,7 @@ def choose_layers(scales: Scales, make: Make, quick: Reference, held: Reference,
     progress(f"INT8 alone is {codes['excess']:.3g} times over the limits, FP16 {best['excess']:.3g}")
     if best["excess"] > 1:
         return Choice(every, best, report)
-    share = _rank(every, make, quick, progress)
+    share = report["costs"] = rank_layers(every, make, quick, progress)
     ranked = sorted(every, key=lambda name: -share[name])
     low, high = 0, len(ranked)                            # the gate is not met with `low` layers, and is with `high`
     while high - low > 1:
@@ -76,8 +76,11 @@ def choose_layers(scales: Scales, make: Make, quick: Reference, held: Reference,
     return Choice(tuple(name for name in every if name in chosen), best, report)
 
 
-def _rank(every: Sequence[str], make: Make, quick: Reference, progress: Progress) -> dict[str, float]:
-    """What each layer costs when it alone is int8, in parts of the limits."""
+def rank_layers(every: Sequence[str], make: Make, quick: Reference, progress: Progress) -> dict[str, float]:
+    """What each layer costs when it alone is int8 and all others are float16, in parts of the limits.
+
+    Below 0 where the layer's rounding happens to bring the answer nearer to FP32's.
+    """
     task = quick.task
     least = task.cost(quick.tally(*make(every)))
     share = {}
@@ -86,16 +89,6 @@ def _rank(every: Sequence[str], make: Make, quick: Reference, progress: Progress
         if index % 8 == 7 or index + 1 == len(every):
             progress(f"ranked {index + 1} of {len(every)} layers on {len(quick.pictures)} pictures")
     return share
-
-
-def multiply_accumulates(graph: Graph) -> dict[str, int]:
-    """Of every convolution, by node name."""
-    found = {}
-    for node in graph.nodes:
-        if node.op == "Conv":
-            _, _, height, width = graph.shape(node.output)
-            found[node.name] = int(graph.constants[node.inputs[1]].size) * height * width
-    return found
 
 
 def _why(scales: Scales, name: str, share: float, macs: dict[str, int]) -> dict[str, Any]:
