@@ -49,6 +49,9 @@ def activate(op: str, alpha: float, beta: float, x: Floats, y: Floats, gate: Flo
                 partial(np.add, y, gate, out=y)]
     if op == "Softsign":
         return [partial(np.abs, x, out=gate), partial(np.add, gate, ONE, out=gate), partial(np.divide, x, gate, out=y)]
+    if op == "FakeQuantise":                           # codes from b to b + 255 in steps of a
+        return [partial(np.divide, x, a, out=gate), partial(np.rint, gate, out=gate),
+                partial(np.clip, gate, b, b + np.float32(255), out=gate), partial(np.multiply, gate, a, out=y)]
     if op == "ThresholdedRelu":
         return [partial(np.greater, x, a, out=gate), partial(_masked, x, gate, y)]
     raise ValueError(f"no float32 form of the activation {op}")

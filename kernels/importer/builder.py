@@ -17,6 +17,7 @@ from ..ir.graph import Node, TensorInfo
 from ..ir.reference import OPERATORS, evaluate
 from .context import Array, Context
 from .operators import normalise
+from .quantised import AS_QDQ, PAIRS, attach, carry
 from .shapes import infer
 from .versions import VERSIONS, arity, since_version
 
@@ -27,8 +28,7 @@ REMEDIES = {
     "NonMaxSuppression": "cut the model off before it: the spec's decoder does this",
     "TopK": "cut the model off before it: the spec's decoder does this",
     "Einsum": "export it as MatMul, Transpose and Mul",
-    "QuantizeLinear": "give the FP32 model: orind quantises it itself, with --calibrate",
-    "DequantizeLinear": "give the FP32 model: orind quantises it itself, with --calibrate",
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"), AS_QDQ),
 }
 OWN = frozenset({"SiLU", "GeluTanh", "ChannelGather"})
 
@@ -80,7 +80,10 @@ class Builder:
             self._keep(node, (_constant_value(node, ctx.file),))
             return
         try:
-            self._place(normalise(ctx, node))
+            placed = attach(ctx, normalise(ctx, node))
+            if node.op not in PAIRS:
+                carry(ctx, placed)
+            self._place(placed)
         except ModelError:
             raise
         except (TypeError, IndexError, KeyError, AttributeError, OverflowError) as error:

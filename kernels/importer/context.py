@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,24 @@ Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Grid:
+    """What a dequantised constant was: its scale, or one along `axis` (float64), and its codes less the zero point."""
+
+    scale: Array
+    axis: int
+    codes: Array
+
+
+@dataclass(frozen=True)
+class Code:
+    """How a computed tensor is coded between a QuantizeLinear and its DequantizeLinear."""
+
+    scale: float
+    zero: int
+    dtype: str
+
+
 class Context:
     """`constants`, `shapes` and `dtypes` grow as the graph is read; `version` is the node's since_version."""
 
@@ -24,6 +43,9 @@ class Context:
         self.constants = constants
         self.shapes: dict[str, Shape] = {name: tuple(value.shape) for name, value in constants.items()}
         self.dtypes: dict[str, str] = {name: value.dtype.name for name, value in constants.items()}
+        self.grids: dict[str, Grid] = {}               # constants that were dequantised
+        self.coded: dict[str, Code] = {}               # computed tensors between the two nodes of a pair
+        self.pairs: dict[tuple[str, Code], str] = {}   # (tensor, code) -> the QuantizeLinear's output
 
     def keep(self, name: str, value: Array) -> None:
         """A tensor whose value is known."""

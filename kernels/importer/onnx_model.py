@@ -64,6 +64,12 @@ def import_model(model: onnx.ModelProto, path: Path, shapes: Mapping[str, Shape]
     builder = Builder(context, inputs, problems)
     for index, proto in enumerate(model.graph.node):
         builder.add(proto, index)
+    codes = [f"{file}: graph output '{name}' is integer codes; end the model with a DequantizeLinear"
+             for name in names if name in context.coded]
+    if codes and problems is None:
+        raise UnsupportedModel(codes[0])
+    if problems is not None:
+        problems += codes
     if problems:
         names = [name for name in names if name in context.shapes]
     return Graph(file, inputs, tuple(names), tuple(builder.nodes), context.constants, builder.tensors)

@@ -13,6 +13,7 @@ from ..ir.graph import Node
 from ..ir.movement import block_permutation
 from ..ir.reference import REDUCTIONS
 from .context import Context
+from .quantised import dequantize, quantize
 from .resize import resize
 from .windows import conv, conv_transpose, pool
 
@@ -245,6 +246,7 @@ NORMALISERS: dict[str, Callable[[Context, Node], Node]] = {
     "LayerNormalization": _last_norm, "RMSNormalization": _last_norm, "LpNormalization": _lp_norm, "LRN": _lrn,
     "Dropout": _dropout, "Gemm": _products, "MatMul": _products, "Softmax": _softmax, "LogSoftmax": _softmax,
     "Cast": _cast, "Transpose": _transpose, "ConstantOfShape": _constant_of_shape, "Gather": _gather,
+    "QuantizeLinear": quantize, "DequantizeLinear": dequantize,
     "GatherElements": _axis(0), "DepthToSpace": _blocks, "SpaceToDepth": _blocks, **dict.fromkeys(REDUCTIONS, _reduce),
 }
 

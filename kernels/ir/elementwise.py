@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .codes import fake_quantise
 from .graph import Node
 
 Array = npt.NDArray[Any]
@@ -54,6 +55,7 @@ ACTIVATIONS: dict[str, Callable[[Array, Attrs], Array]] = {
     "GeluTanh": lambda x, a: gelu_tanh(x),
     "Mish": lambda x, a: np.asarray(x * np.tanh(softplus(x)), dtype=x.dtype),
     "Elu": lambda x, a: _elu(x, a.get("alpha", 1.0)),
+    "FakeQuantise": lambda x, a: fake_quantise(x, a["alpha"], a["low"]),
 }
 """Element-wise functions that a convolution can end in; each (x, attributes) -> y of x's dtype."""
 

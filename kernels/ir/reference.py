@@ -1,9 +1,9 @@
 """What every operator of a graph means, in plain NumPy on ONNX's layout: slow, short and without any sharing.
 
 Callers: constant folding and shape inference (through `evaluate`), tests of passes (`run_graph` before and after).
-Never used for serving. Besides ONNX's operators it knows SiLU, GeluTanh, ChannelGather, ZeroStuff, Conv's fused form
-(attribute `activation`, applied to the sum; a fourth input, the residual, added after it; `bounds`, the clip of the
-result) and LayerNormalization without a scale.
+Never used for serving. Besides ONNX's operators it knows SiLU, GeluTanh, FakeQuantise, ChannelGather, ZeroStuff,
+Conv's fused form (attribute `activation`, applied to the sum; a fourth input, the residual, added after it; `bounds`,
+the clip of the result) and LayerNormalization without a scale.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import windowed
+from .codes import dequantize_linear, quantize_linear
 from .elementwise import ACTIVATIONS, ELEMENTWISE
 from .graph import Graph, Node
 from .movement import MOVEMENT
@@ -149,6 +150,7 @@ OPERATORS: dict[str, Callable[..., Array | tuple[Array, ...]]] = {
     "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "RMSNormalization": _rms_norm,
     "InstanceNormalization": _group_norm, "GroupNormalization": _group_norm, "LpNormalization": _lp_norm,
     "MeanVarianceNormalization": _mean_variance, "Softmax": _softmax, "LogSoftmax": _softmax,
+    "QuantizeLinear": quantize_linear, "DequantizeLinear": dequantize_linear,
 }
 """Operator name -> (node, inputs...) -> output or tuple of outputs. Also the list of what the importer takes."""
 

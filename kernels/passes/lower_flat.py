@@ -39,7 +39,7 @@ UNARY = frozenset(ACTIVATIONS) | {"Softplus", "Exp", "Sqrt", "Neg", "Clip", "Abs
                                   "Log", "Sin", "Cos", "Not", "Reciprocal", "Erf", "Selu", "Celu", "Softsign",
                                   "ThresholdedRelu"}
 EXACT = frozenset({"Sigmoid", "SiLU", "Softplus", "Exp", "Relu", "Sqrt", "Neg", "Clip", "LeakyRelu", "HardSigmoid",
-                   "HardSwish", "Abs", "Ceil", "Floor", "Round", "Sign", "Not", "Reciprocal"})
+                   "HardSwish", "Abs", "Ceil", "Floor", "Round", "Sign", "Not", "Reciprocal", "FakeQuantise"})
 """Unary functions whose bits CONTRACT.md fixes; the others are toleranced."""
 REDUCE = {"ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod"}
 DEFAULT_ALPHA = {"LeakyRelu": 0.01, "HardSigmoid": 0.2, "Elu": 1.0, "Celu": 1.0, "ThresholdedRelu": 1.0,
@@ -49,8 +49,10 @@ TYPES = frozenset({"float32", "bool"})
 
 
 def activation_parameters(op: str, attrs: object) -> tuple[float, float]:
-    """(alpha, beta) of an activation node with ONNX's defaults; Selu's gamma is beta."""
+    """(alpha, beta) of an activation node with ONNX's defaults; Selu's gamma and FakeQuantise's low are beta."""
     assert hasattr(attrs, "get")
+    if op == "FakeQuantise":
+        return float(attrs.get("alpha")), float(attrs.get("low"))
     beta = attrs.get("gamma", DEFAULT_BETA["Selu"]) if op == "Selu" else attrs.get("beta", 0.5)
     return float(attrs.get("alpha", DEFAULT_ALPHA.get(op, 0.0))), float(beta)
 
