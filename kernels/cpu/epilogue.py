@@ -29,34 +29,22 @@ def repeated(pixels: int, channels: int) -> int:
     return 1
 
 
-def packable(step: ConvI8 | ConvF32, at: Binding) -> bool:
-    """Whether the sums may come without the channel pads of y: no residual, no table, one segment."""
-    return not step.residual and not getattr(step, "table", "") and len(at.tensor(step.y).segments) == 1
-
-
-def _target(at: Binding, name: str, y: Array, first: int, end: int, channels: int) -> tuple[Array, list[Call]]:
-    """Rows [first, end) of y, as many channels as the sums have, and calls that clear the pads behind them."""
-    rows = y[first:end]
-    return rows[..., :channels], [partial(rows[..., channels:].fill, 0)] if channels < y.shape[2] else []
-
-
 def finish_i8(step: ConvI8, at: Binding, sums: Floats, y: Array, first: int, end: int, frame: int,
               bias: Floats | None) -> list[Call]:
     """Calls that turn exact float32 sums into rows [first, end) of y; `bias` None: it is in already.
 
-    sums: (pixels, span of y), or without the pads where `packable`.
+    sums: (pixels, span of y).
     """
     pixels, n = sums.shape
     rep = repeated(pixels, n)
     wide = sums.reshape(pixels // rep, rep * n)
-    gain = np.tile(at.constant(step.multiplier)[:n], rep)
+    gain = np.tile(at.constant(step.multiplier), rep)
     calls: list[Call] = []
     if bias is not None and bias.any():
-        wide_bias = np.tile(bias[:n], rep)
+        wide_bias = np.tile(bias, rep)
         calls.append(partial(np.add, wide, wide_bias, out=wide))
     calls.append(partial(np.multiply, wide, gain, out=wide))
-    target, clear = _target(at, step.y, y, first, end, n)
-    calls += clear
+    target = y[first:end]
     image = sums.reshape(target.shape)
     if y.dtype == np.float32:
         return [*calls, partial(np.copyto, target, image)]
@@ -84,7 +72,7 @@ def finish_i8(step: ConvI8, at: Binding, sums: Floats, y: Array, first: int, end
     calls += [partial(np.clip, wide, low, high, out=wide),
               partial(np.rint, wide, out=wide),
               partial(np.copyto, target, image, casting="unsafe")]
-    needed = n == y.shape[2] and (step.low > 0 or step.high < 0 or bool(step.table))
+    needed = step.low > 0 or step.high < 0 or bool(step.table)
     return [*calls, *clear_pads(at, step.y, target, needed)]
 
 
@@ -123,11 +111,13 @@ def bounds(low: float | None, high: float | None) -> tuple[np.float32, np.float3
     return np.float32(-np.inf if low is None else low), np.float32(np.inf if high is None else high)
 
 
-def sums_in_place(at: Binding, y: Array, first: int, end: int, channels: int) -> Floats:
-    """Where a float step may form its sums: in y itself if that lies in one piece, else in scratch."""
-    if y.dtype == np.float32 and y.flags.c_contiguous and channels == y.shape[2]:
-        return y[first:end].reshape(-1, channels)
-    return at.scratch("sums", ((end - first) * y.shape[1], channels))
+def sums_in_place(step: ConvF32, at: Binding, y: Array, first: int, end: int) -> Floats:
+    """Where a float step may form its sums: in y itself if that lies in one piece and does not take the residual's
+    place, else in scratch. (pixels, span of y)"""
+    taken = step.residual and at.tensor(step.residual).offset == at.tensor(step.y).offset
+    if y.dtype == np.float32 and y.flags.c_contiguous and not taken:
+        return y[first:end].reshape(-1, y.shape[2])
+    return at.scratch("sums", ((end - first) * y.shape[1], y.shape[2]))
 
 
 def clear_pads(at: Binding, name: str, target: Array, needed: bool) -> list[Call]:
@@ -147,12 +137,11 @@ def finish_f32(step: ConvF32, at: Binding, sums: Floats, y: Array, first: int, e
     wide = sums.reshape(pixels // rep, rep * n)
     calls: list[Call] = []
     if bias.any():
-        wide_bias = np.tile(bias[:n], rep)
+        wide_bias = np.tile(bias, rep)
         calls.append(partial(np.add, wide, wide_bias, out=wide))
     if step.activation:
         calls += activate(step.activation, step.alpha, step.beta, wide, wide, at.scratch("gate", wide.shape))
-    target, clear = _target(at, step.y, y, first, end, n)
-    calls += clear
+    target = y[first:end]
     image = sums.reshape(target.shape)
     if step.residual:
         other = at.view(step.residual, frame)[first:end]
@@ -161,6 +150,5 @@ def finish_f32(step: ConvF32, at: Binding, sums: Floats, y: Array, first: int, e
         calls.append(partial(np.clip, wide, *bounds(step.low, step.high), out=wide))
     if not np.may_share_memory(target, image):
         calls.append(partial(np.copyto, target, image))
-    needed = n == y.shape[2] and (
-        step.activation in ("Sigmoid", "HardSigmoid") or (step.low or 0) > 0 or (step.high or 0) < 0)
+    needed = step.activation in ("Sigmoid", "HardSigmoid") or (step.low or 0) > 0 or (step.high or 0) < 0
     return [*calls, *clear_pads(at, step.y, target, needed)]

@@ -88,8 +88,10 @@ def columns(at: Binding, x: Array, segments: Segments, window: Window, first: in
     kh, kw = window.kernel
     if window.is_point:
         source = x[first:end]
-        if x.dtype == np.float32 and source.flags.c_contiguous and x.shape[2] == channels:
-            return source.reshape(-1, channels), []
+        if x.dtype == np.float32 and len(segments) == 1 and x.strides[0] == x.shape[1] * x.strides[1]:
+            start = segments[0][0]                     # BLAS takes rows that lie apart: nothing is copied
+            return np.lib.stride_tricks.as_strided(source[..., start:], (rows * out_width, channels),
+                                                   (x.strides[1], 4)), []
         matrix = at.scratch("columns", (rows, out_width, channels))
         return matrix.reshape(-1, channels), packed_copy(matrix, source, segments)
     frame, calls = framed_rows(at, x, segments, window, first, end, out_width, x.dtype)

@@ -37,7 +37,7 @@ def output(at: Binding, x: Array, name: str, frame: int) -> tuple[Array, list[Ca
 
 
 def max_pool(step: MaxPool, at: Binding, frame: int) -> list[Call]:
-    """Separable: the maximum along the row, then along the column."""
+    """Separable: the maximum down the rows, which lie in one piece, then along what is left of them."""
     x = at.view(step.x, frame)
     y, calls = output(at, x, step.y, frame)
     least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
@@ -49,12 +49,13 @@ def max_pool(step: MaxPool, at: Binding, frame: int) -> list[Call]:
         return [*calls, partial(np.copyto, y, source)]
     rows = max((ho - 1) * sy + (kh - 1) * dy + 1, top + x.shape[0])
     line = max((wo - 1) * sx + (kw - 1) * dx + 1, left + x.shape[1])
-    framed = at.scratch("pool frame", (rows, line, channels), x.dtype)
-    inner = framed[top:top + x.shape[0], left:left + x.shape[1]]
-    across = at.scratch("pool rows", (rows, wo, channels), x.dtype)
-    if framed.shape != x.shape:
-        calls.append(partial(framed.fill, least))
-    calls.append(partial(np.copyto, inner, x))
+    framed = x
+    if x.shape != (rows, line, channels):
+        framed = at.scratch("pool frame", (rows, line, channels), x.dtype)
+        inner = framed[top:top + x.shape[0], left:left + x.shape[1]]
+        calls += [partial(framed.fill, least), partial(np.copyto, inner, x)]
+    down = at.scratch("pool rows", (ho, line, channels), x.dtype)
+
     def fold(source: Array, target: Array, taps: int, stride: int, dilation: int, size: int) -> None:
         cut = [source[i * dilation:i * dilation + (size - 1) * stride + 1:stride] for i in range(taps)]
         if taps == 1:
@@ -63,8 +64,8 @@ def max_pool(step: MaxPool, at: Binding, frame: int) -> list[Call]:
         calls.append(partial(np.maximum, cut[0], cut[1], out=target))
         for tap in cut[2:]:
             calls.append(partial(np.maximum, target, tap, out=target))
-    fold(framed.transpose(1, 0, 2), across.transpose(1, 0, 2), kw, sx, dx, wo)
-    fold(across, y, kh, sy, dy, ho)
+    fold(framed, down, kh, sy, dy, ho)
+    fold(down.transpose(1, 0, 2), y.transpose(1, 0, 2), kw, sx, dx, wo)
     return calls
 
 
