@@ -28,6 +28,7 @@ class Tensor:
     the first physical channel of this view, `segments` (physical start relative to `start`, count) in logical order,
     `span` the physical channels from `start` that belong to the view. `layout` flat: `shape` is ONNX's logical shape,
     C order, the rest is unused. `offset` is the buffer's first byte in the arena, `frame_bytes` the distance of frames.
+    `buffer` names the bytes: tensors of one buffer (parts of a Concat, reshapes) share offset, frame_bytes and pitch.
     `scale`: real value = code * scale (1.0 for float32). `exact`: every executor computes the same bits.
     """
 
@@ -43,6 +44,7 @@ class Tensor:
     start: int = 0
     span: int = 0
     segments: tuple[tuple[int, int], ...] = ()
+    buffer: str = ""
 
     def channels(self) -> npt.NDArray[np.intp]:
         """Physical channel, relative to `start`, of each logical channel."""

@@ -1,36 +1,18 @@
 """Arena offsets by lifetime: two buffers share bytes only if no step needs both. Caller: `lowering.py`.
 
 First fit, 256-byte aligned, in the best of a few orders; what still sticks out at the top is placed earlier and tried
-again. Deterministic. A concat buffer lives from its first part to its last reader. No arena is smaller than `floor`.
+again. Deterministic. A concat buffer lives from its first part to its last reader;
+buffers that take each other's place come as one. No arena is smaller than `floor`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from ..ir.program import ALIGN
+from ..ir.lifetimes import Lifetime
 
 # Rounds of placing the buffer on top earlier. All of 400 random nets then reach the floor.
 ROUNDS = 48
-
-
-@dataclass(frozen=True, slots=True)
-class Lifetime:
-    """`nbytes` from the step that first writes to the one that last reads, both included."""
-
-    name: str
-    nbytes: int
-    first: int
-    last: int
-
-    @property
-    def size(self) -> int:
-        """Bytes of the arena that it takes."""
-        return -(-self.nbytes // ALIGN) * ALIGN
-
-    def meets(self, other: Lifetime) -> bool:
-        return self.first <= other.last and other.first <= self.last
 
 
 def floor(lifetimes: Sequence[Lifetime]) -> int:

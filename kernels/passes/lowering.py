@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from ..ir.errors import UnsupportedModel, refuse
 from ..ir.graph import Graph, Node
+from ..ir.lifetimes import Lifetime, lifetimes, successors
 from ..ir.program import ALIGN, Program, Tensor
 from ..ir.steps import Step
-from .arena import Lifetime, place
+from .arena import place
 from .channel_map import ChannelMap, map_channels
 from .layouts import Layouts, assign_layouts
 
@@ -49,7 +50,6 @@ class Lowering:
                                             [i.name for i in graph.inputs])
         self.constants: dict[str, Array] = {}
         self.tensors: dict[str, Tensor] = {}
-        self.buffers: dict[str, str] = {}             # tensor -> buffer whose lifetime it shares
         self.steps: list[Step] = []
         for info in graph.inputs:
             dtype = numbers.input_dtype(info.dtype)
@@ -75,34 +75,30 @@ class Lowering:
             integer = dtype in ("int8", "uint8")
             tensor = Tensor(name, dtype, "nhwc", (h, w, c), 0, h * w * starts[-1] * np.dtype(dtype).itemsize,
                             self.numbers.scale(name) if integer else 1.0, exact, starts[-1], first,
-                            end - first, segments)
-            self.buffers[name] = view.root
+                            end - first, segments, view.root)
         else:
             size = max(1, int(np.prod(shape))) * np.dtype(dtype).itemsize
-            tensor = Tensor(name, dtype, "flat", shape, 0, size, 1.0, exact)
-            self.buffers[name] = self.buffers[alias] if alias else name
+            buffer = self.tensors[alias].buffer if alias else name
+            tensor = Tensor(name, dtype, "flat", shape, 0, size, 1.0, exact, buffer=buffer)
         self.tensors[name] = tensor
         return tensor
 
     def program(self, batch: int) -> Program:
         """Offsets for this batch size. Inputs and outputs keep their bytes for the whole run."""
-        last = len(self.steps)
-        pinned = {self.buffers[n] for n in (*(i.name for i in self.graph.inputs), *self.graph.outputs)}
-        first_use: dict[str, int] = {}
-        last_use: dict[str, int] = {}
-        nbytes: dict[str, int] = {}
-        for index, step in enumerate(self.steps):
-            for name in (*step.reads(), *step.writes()):
-                buffer = self.buffers[name]
-                first_use.setdefault(buffer, index)
-                last_use[buffer] = index
-        for name, tensor in self.tensors.items():
-            size = -(-tensor.frame_bytes // 64) * 64 if batch > 1 else tensor.frame_bytes
-            nbytes[self.buffers[name]] = max(nbytes.get(self.buffers[name], 0), size)
-        lives = [Lifetime(b, n * batch, -1 if b in pinned else first_use.get(b, 0),
-                          last if b in pinned else last_use.get(b, last)) for b, n in nbytes.items()]
-        offsets, total = place(lives)
-        tensors = {name: replace(t, offset=offsets[self.buffers[name]], frame_bytes=nbytes[self.buffers[name]])
-                   for name, t in self.tensors.items()}
-        return Program(batch, max(total, ALIGN), tuple(i.name for i in self.graph.inputs), self.graph.outputs, tensors,
-                       tuple(self.steps), self.graph.input_layout)
+        size: dict[str, int] = {}
+        for t in self.tensors.values():
+            need = -(-t.frame_bytes // 64) * 64 if batch > 1 else t.frame_bytes
+            size[t.buffer] = max(size.get(t.buffer, 0), need)
+        tensors = {name: replace(t, frame_bytes=size[t.buffer]) for name, t in self.tensors.items()}
+        program = Program(batch, 0, tuple(i.name for i in self.graph.inputs), self.graph.outputs, tensors,
+                          tuple(self.steps), self.graph.input_layout)
+        lives = lifetimes(program)
+        old = {new: old for old, new in successors(program, lives).items()}
+        joined: dict[str, Lifetime] = {}
+        place_of: dict[str, str] = {}
+        for life in sorted(lives.values(), key=lambda v: v.first):
+            place_of[life.name] = home = place_of[old[life.name]] if life.name in old else life.name
+            joined[home] = replace(joined.get(home, life), last=life.last)
+        offsets, total = place(list(joined.values()))
+        tensors = {name: replace(t, offset=offsets[place_of[t.buffer]]) for name, t in tensors.items()}
+        return replace(program, arena_bytes=max(total, ALIGN), tensors=tensors)

@@ -20,7 +20,7 @@ from orind.kernels.ir.program import Tensor
 
 Array = NDArray[Any]
 INTEGER_STEPS = (s.ConvI8, s.MaxPool, s.AveragePoolI8, s.Upsample, s.AddI8, s.MulI8, s.TableI8, s.RequantiseI8, s.Copy,
-                 s.ToFlat, Stuff, ResampleI8)
+                 s.ToFlat, Stuff, ResampleI8, s.Convert)
 
 
 def single(v: Array) -> Array:
@@ -46,6 +46,7 @@ class Judge:
         self.runner = runner
         self.constants = constants
         self.checked: dict[str, int] = {}
+        self.residuals: list[Array] = []              # of each frame, from before the step: y may take their place
 
     def tensor(self, name: str) -> Tensor:
         return self.runner.program.tensors[name]
@@ -71,14 +72,22 @@ class Judge:
     def run(self) -> int:
         """Runs the program step by step and checks each integer step; the number of values compared."""
         values = 0
-        for step in self.runner.walk():
+        self._keep(0)
+        for index, step in enumerate(self.runner.walk()):
             for frame in range(self.runner.program.batch):
                 values += self.check(step, frame)
+            self._keep(index + 1)
         return values
+
+    def _keep(self, index: int) -> None:
+        """The residual of the step that runs next."""
+        name = next((getattr(step, "residual", "") for step in self.runner.program.steps[index:index + 1]), "")
+        self.residuals = [self.read(name, frame) for frame in range(self.runner.program.batch)] if name else []
 
     def check(self, step: s.Step, frame: int) -> int:
         reads = [self.tensor(n) for n in step.reads()]
-        if not isinstance(step, INTEGER_STEPS) or any(t.dtype.startswith("float") for t in reads):
+        from_float = any(t.dtype.startswith("float") for t in reads)
+        if not isinstance(step, INTEGER_STEPS) or (from_float and not isinstance(step, s.Convert)):
             return 0
         want = self.want(step, frame)
         name = step.writes()[0]
@@ -106,6 +115,9 @@ class Judge:
         x = self.read(step.reads()[0], frame)
         if isinstance(step, s.RequantiseI8):
             return stored(single(x * np.float64(np.float32(step.multiplier))), step.low, step.high)
+        if isinstance(step, s.Convert):
+            v = single(x.astype(np.float64) * np.float64(np.float32(step.multiplier)))
+            return v.astype(np.float16) if self.tensor(step.y).dtype == "float16" else stored(v, -128, 127)
         if isinstance(step, s.TableI8):
             return self.constants[step.table].astype(np.int64)[x + 128]
         if isinstance(step, s.ToFlat):
@@ -195,5 +207,5 @@ class Judge:
                 return code
             v = code.astype(np.float64)
         if step.residual:
-            v = single(v + single(self.read(step.residual, frame) * np.float64(np.float32(step.residual_multiplier))))
+            v = single(v + single(self.residuals[frame] * np.float64(np.float32(step.residual_multiplier))))
         return stored(v, step.low, step.high)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from compiled import fp32, int8
-from models import detector_onnx, random_net
+from models import Net, detector_onnx, random_net
 
+from orind.kernels.ir.lifetimes import Lifetime, lifetimes
 from orind.kernels.passes import arena, lowering
-from orind.kernels.passes.arena import Lifetime, place
+from orind.kernels.passes.arena import place
 
 SHIPPED = Path(__file__).parents[2] / "configs" / "models"
 ALIGN = 256
@@ -82,3 +84,20 @@ def test_orders_that_size_alone_gets_wrong() -> None:
 def test_sizes_are_rounded_and_an_empty_program_has_no_arena() -> None:
     assert place([]) == ({}, 0) and arena.floor([]) == 0
     assert place([Lifetime("a", 1, 0, 1), Lifetime("b", 257, 1, 2), Lifetime("c", 256, 2, 3)])[1] == 768
+
+
+def test_a_convolution_takes_the_place_of_its_residual() -> None:
+    """Only where nothing reads the residual later, and the convolution reads it nowhere else."""
+    for what in ("dies", "lives", "is x"):
+        net = Net((1, 3, 12, 12))
+        a = net.op("Relu", net.conv(net.input, 16))
+        b = a if what == "is x" else net.op("Relu", net.conv(net.conv(a, 16), 16))
+        y = net.op("Relu", net.op("Add", net.conv(b, 16), a))
+        out = net.conv(net.concat(y, a) if what == "lives" else y, 4, 1)
+        for runner, _ in (fp32(net.model([(out, (1, 4, 12, 12))]), 2), int8(net.model([(out, (1, 4, 12, 12))]), 2)):
+            step: Any = next(s for s in runner.program.steps if getattr(s, "residual", ""))
+            old, new = (runner.program.tensors[name] for name in (step.residual, step.y))
+            assert ((old.offset, old.start) == (new.offset, new.start)) is (what == "dies"), (what, step)
+    small = fp32(onnx.load(SHIPPED / "blazeface-back.onnx"))[0].program
+    largest = max(life.size for life in lifetimes(small).values())
+    assert small.arena_bytes < 2.5 * largest                       # 3.4 without

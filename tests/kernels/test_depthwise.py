@@ -1,4 +1,4 @@
-"""Depthwise convolutions in every combination of stride, dilation, border and width: FP32 and INT8, whole and in tiles."""
+"""Depthwise convolutions of every stride, dilation, border and width: FP32 and INT8, whole and in tiles."""
 
 from __future__ import annotations
 

@@ -13,9 +13,10 @@ from models import Net, detector_onnx
 from orind.kernels.cpu.executor import FUNCTIONS, ProgramRunner, function_of
 from orind.kernels.ir.errors import ProgramError
 from orind.kernels.ir.flat_steps import Unary
+from orind.kernels.ir.lifetimes import Lifetime
 from orind.kernels.ir.program import program_from_json, programs_from_text, programs_to_text
 from orind.kernels.ir.steps import STEPS, ConvF32
-from orind.kernels.passes.arena import Lifetime, place
+from orind.kernels.passes.arena import place
 from orind.kernels.passes.channel_map import map_channels
 from orind.kernels.passes.layouts import assign_layouts
 from orind.kernels.passes.packing import merged_groups
