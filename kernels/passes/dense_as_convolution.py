@@ -6,6 +6,8 @@ activation behind a Reshape is moved in front of it, so that a chain of dense la
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..ir.elementwise import ACTIVATIONS
@@ -14,6 +16,11 @@ from ..ir.graph import Array, Graph, Node, TensorInfo
 FLATTENING = frozenset({"Flatten", "Reshape", "Squeeze"})
 MOVED = frozenset(ACTIVATIONS) | {"Clip", "Identity", "Dropout"}
 PLAIN = {"group": 1, "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+
+
+def grids(node: Node) -> dict[str, Any]:
+    """What a node knows of its weights' codes in the file (`importer/quantised.py`)."""
+    return {key: node.attrs[key] for key in ("weight_grid", "bias_grid", "bias_codes") if key in node.attrs}
 
 
 class _Rewriter:
@@ -50,7 +57,8 @@ class _Rewriter:
             self.constants[f"{node.name}/bias"] = np.broadcast_to(bias.reshape(-1), (len(weight),)).astype(np.float32)
             inputs.append(f"{node.name}/bias")
         y = self.image(f"{node.output}/image", (1, len(weight), 1, 1))
-        self.nodes.append(Node(node.name, "Conv", tuple(inputs), (y,), {**PLAIN, "kernel_shape": (height, width)}))
+        self.nodes.append(Node(node.name, "Conv", tuple(inputs), (y,),
+                               {**PLAIN, "kernel_shape": (height, width), **grids(node)}))
         self.flatten(node, y)
 
 

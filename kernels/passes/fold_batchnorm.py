@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..ir.graph import Array, Graph, Node
+from .fold_scales import scaled_grid
 
 
 def fold_batchnorm(graph: Graph, into_weights: bool = True) -> Graph:
@@ -31,7 +32,7 @@ def fold_batchnorm(graph: Graph, into_weights: bool = True) -> Graph:
             bias = (graph.constants[before.inputs[2]].astype(np.float64)
                     if len(before.inputs) > 2 and before.inputs[2] else np.zeros(len(gain)))
             del nodes[before.name]
-            name, source, attrs = before.name, before.inputs[0], dict(before.attrs)
+            name, source, attrs = before.name, before.inputs[0], scaled_grid(before, gain)
         else:
             weight, bias = gain[:, None, None, None], np.zeros(len(gain))
             name, source = node.name, node.inputs[0]

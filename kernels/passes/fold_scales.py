@@ -43,6 +43,15 @@ def _per_channel(graph: Graph, node: Node) -> tuple[str, Doubles, Doubles] | Non
     return (x, one, -number) if constant == 1 else (x, -one, number)
 
 
+def scaled_grid(conv: Node, gain: Doubles) -> dict[str, Any]:
+    """The attributes of a convolution whose weights are multiplied by one number a channel: their codes stay."""
+    attrs = dict(conv.attrs)
+    if "weight_grid" in attrs:
+        factor = np.where(gain == 0, 1.0, np.abs(gain))
+        attrs["weight_grid"] = tuple((np.array(attrs["weight_grid"]) * factor).tolist())
+    return attrs
+
+
 def fold_scales(graph: Graph) -> Graph:
     """Only in the body: the float tail keeps its arithmetic."""
     out = Rewriter(graph)
@@ -66,8 +75,8 @@ def fold_scales(graph: Graph) -> Graph:
             weight = _value(out, before.inputs[1]) * gain[:, None, None, None]
             bias = (_value(out, before.inputs[2]) if len(before.inputs) > 2 and before.inputs[2] else 0) * gain + shift
             out.nodes.remove(before)
-            folded = Node(before.name, "Conv", (before.inputs[0], out.constant(weight.astype(np.float32)),
-                                                out.constant(bias.astype(np.float32))), node.outputs, before.attrs)
+            inputs = (before.inputs[0], *(out.constant(v.astype(np.float32)) for v in (weight, bias)))
+            folded = Node(before.name, "Conv", inputs, node.outputs, scaled_grid(before, gain))
         else:
             folded = Node(node.name, "Conv", (x, out.constant(gain.astype(np.float32)[:, None, None, None]),
                                               out.constant(shift.astype(np.float32))), node.outputs,

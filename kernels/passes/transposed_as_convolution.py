@@ -9,6 +9,7 @@ import numpy as np
 
 from ..ir.graph import Graph, Node
 from ..ir.windowed import swapped_weight
+from .dense_as_convolution import grids
 from .rewriter import Rewriter
 
 
@@ -34,4 +35,4 @@ def _rewrite(out: Rewriter, node: Node) -> None:
         x = out.add("ZeroStuff", (x,), (n, c, *wide), strides=tuple(a["strides"]), crop=crop)
     weight = out.constant(np.ascontiguousarray(swapped_weight(out.graph.constants[node.inputs[1]], a["group"])))
     out.add("Conv", (x, weight, *node.inputs[2:]), (), True, kernel_shape=tuple(a["kernel_shape"]), strides=(1, 1),
-            pads=tuple(max(0, p) for p in pads), dilations=tuple(a["dilations"]), group=a["group"])
+            pads=tuple(max(0, p) for p in pads), dilations=tuple(a["dilations"]), group=a["group"], **grids(node))
