@@ -86,6 +86,11 @@ class Binding:
             self._scratch[key] = aligned(need)
         return self._scratch[key][:need].view(dtype).reshape(shape)
 
+    def spoil_scratch(self, pattern: int) -> None:
+        """Overwrites all scratch: for memory checks, between steps."""
+        for memory in self._scratch.values():
+            memory.fill(pattern)
+
     def frame(self, key: tuple[object, ...], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """A buffer of zeros; whoever shares a key writes the same inner part only, so the borders stay 0."""
         full = (*key, *shape, dtype.name)

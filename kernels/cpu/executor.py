@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..ir.errors import GoldenMismatch, ProgramError
-from ..ir.program import Program, programs_from_text
-from ..ir.steps import STEPS, Step
+from ..ir.program import Program, Tensor, programs_from_text
+from ..ir.steps import STEPS, Copy, Step
 from . import convolution, depthwise, flat, flat_products, half, images, resampling
 from .binding import Array, Binding, Call
 
@@ -49,6 +49,17 @@ def function_of(kind: str) -> Callable[[Any, Binding, int], list[Call]]:
 
 
 FUNCTIONS = {kind: function_of(kind) for kind in STEPS}
+
+
+def written_parts(step: Step, tensor: Tensor, view: Array, bytewise: bool = False) -> list[Array]:
+    """What a step writes of its tensor's `view`: all of it, but of a Concat that is copied together only the segments
+    that this step fills. `bytewise`: the last axis of `view` counts bytes, not numbers."""
+    if not isinstance(step, Copy) or step.clear:
+        return [view]
+    item = np.dtype(tensor.dtype).itemsize if bytewise else 1
+    edges = [*(start for start, _ in tensor.segments), tensor.span]
+    return [view[..., start * item:edges[i + 1] * item] for i, (start, count) in enumerate(tensor.segments)
+            if any(start <= to < start + count for _, to, _ in step.runs)]
 
 
 class ProgramRunner:
@@ -91,13 +102,16 @@ class ProgramRunner:
         return view[..., tensor.channels()] if tensor.layout == "nhwc" else view.copy()
 
     def checksum(self, step: Step) -> int:
-        """CRC-32 of what the step wrote, all frames, pads included; 0 where it is not exact."""
+        """`sum_of` the step; 0 where it is not exact."""
+        return self.sum_of(step) if all(self.program.tensors[name].exact for name in step.writes()) else 0
+
+    def sum_of(self, step: Step) -> int:
+        """CRC-32 of what the step wrote, all frames, pads included."""
         crc = 0
         for name in step.writes():
-            if not self.program.tensors[name].exact:
-                return 0
             for frame in range(self.program.batch):
-                crc = zlib.crc32(np.ascontiguousarray(self.binding.view(name, frame)).tobytes(), crc)
+                for part in written_parts(step, self.program.tensors[name], self.binding.view(name, frame)):
+                    crc = zlib.crc32(np.ascontiguousarray(part).tobytes(), crc)
         return crc
 
 

@@ -24,6 +24,15 @@ class GoldenMismatch(RuntimeError):
         self.step = step
 
 
+class MemoryFault(RuntimeError):
+    """A step reads or writes bytes that are not its own at that moment: the arena's offsets or an executor are wrong."""
+
+    def __init__(self, step: str, tensor: str, text: str) -> None:
+        super().__init__(f"memory check: step '{step}' {text}: this plan must not serve")
+        self.step = step
+        self.tensor = tensor
+
+
 def refuse(file: str, node: str, op: str, why: str, remedy: str) -> UnsupportedModel:
     """The one form in which a node is refused."""
     return UnsupportedModel(f"{file}: node '{node}' ({op}): {why}; {remedy}")

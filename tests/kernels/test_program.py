@@ -1,13 +1,12 @@
 """Programs: JSON round trip and refusals; arena offsets; channel map; what lowering packs."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from compiled import fill, fp32, imported, int8
+from compiled import fp32, imported
 from models import Net, detector_onnx
 
 from orind.kernels.cpu.executor import FUNCTIONS, ProgramRunner, function_of
@@ -102,25 +101,6 @@ def test_lifetimes_that_overlap_never_share_bytes() -> None:
                 if a.name < b.name and a.first <= b.last and b.first <= a.last:
                     x, y = offsets[a.name], offsets[b.name]
                     assert x + a.nbytes <= y or y + b.nbytes <= x
-
-
-@pytest.mark.parametrize("compiled", [fp32, int8])
-def test_separate_memory_for_every_buffer_gives_the_same_outputs(
-        compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a step used bytes that another tensor still needs, the shared arena would give other numbers."""
-    shared, _ = compiled(detector_onnx(64), 2)
-
-    def apart(lifetimes: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
-        offsets, at = {}, 0
-        for life in lifetimes:
-            offsets[life.name], at = at, at + -(-life.nbytes // 256) * 256
-        return offsets, at
-    monkeypatch.setattr("orind.kernels.passes.lowering.place", apart)
-    separate, _ = compiled(detector_onnx(64), 2)
-    assert separate.program.arena_bytes > 3 * shared.program.arena_bytes
-    fill(shared)
-    separate.input[...] = shared.input
-    assert all(np.array_equal(a, b) for a, b in zip(shared.run(), separate.run(), strict=True))
 
 
 def test_channel_map_of_a_c2f_block() -> None:
