@@ -1,0 +1,117 @@
+"""scripts/bench_models on what needs no network: specs, sets of pictures, figures of the shipped models, the table."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import bench_models  # noqa: E402  from scripts/, which the line above makes importable
+import model_figures  # noqa: E402
+import model_pictures  # noqa: E402
+from bench_models import Row  # noqa: E402
+from foreign_models import ENTRIES, SPECS  # noqa: E402
+
+from orind.kernels.importer.onnx_model import read_model  # noqa: E402
+from orind.kernels.passes.lower import lower  # noqa: E402
+from orind.kernels.passes.lower_f32 import FloatNumbers  # noqa: E402
+from orind.kernels.passes.pipeline import fuse, prepare  # noqa: E402
+from orind.kernels.spec_yaml import read_spec  # noqa: E402
+
+FACES = SPECS / "blazeface-back.onnx"
+
+
+def test_every_spec_is_read_and_names_its_set_of_pictures() -> None:
+    assert {entry.spec for entry in ENTRIES} == set(SPECS.glob("*.yaml"))
+    for entry in ENTRIES:
+        assert read_spec(entry.spec).name == entry.name
+        assert f"on the set `{entry.pictures}`" in entry.spec.read_text() and entry.pictures in model_pictures.SETS
+        for name, shape in entry.shapes.items():
+            assert f"--input {name}={'x'.join(map(str, shape))}" in entry.spec.read_text()
+
+
+def test_sets_are_fixed_and_a_missing_photograph_is_named(tmp_path: Path) -> None:
+    first = model_pictures.pictures_of("parts", tmp_path, tmp_path / "a", 2)
+    again = model_pictures.pictures_of("parts", tmp_path, tmp_path / "b", 2)
+    assert [p.name for p in first] == ["0000.png", "0001.png"]
+    assert [p.read_bytes() for p in first] == [p.read_bytes() for p in again]
+    with pytest.raises(FileNotFoundError, match=r"page\.png is not there: run scripts/fetch_models first"):
+        model_pictures.pictures_of("pages", tmp_path, tmp_path / "a", 2)
+    (tensor,) = model_pictures.tensors_of(first[:1], (8, 6, 4), tmp_path)
+    value = np.load(tensor)
+    assert value.shape == (8, 6, 4) and value.dtype == np.float32 and value.max() > 1 and (value[..., 3] == 1).all()
+    with pytest.raises(ValueError, match="alpha"):
+        model_pictures.tensors_of(first[:1], (8, 6, 3), tmp_path)
+    assert model_pictures.label_of(Path("0003-270.png")) == 270 and model_pictures.label_of(Path("0003.png")) is None
+
+
+def test_layers_alone_and_outputs_are_within_their_limits() -> None:
+    runtime = model_figures.Runtime(onnx.load(FACES), {})
+    graph = read_model(FACES)
+    fused, runner = bench_models.compiled(graph)
+    runner.input[...] = np.random.default_rng(3).uniform(-1, 1, runner.input.shape)
+    row = Row("faces")
+    bench_models.measure_fp32(row, graph, runtime, fused, runner, exact=True)
+    assert row.within and 0 < row.output < 1e-4 and row.layer > 0 and row.nodes > row.kernels == row.layers == 82
+    assert row.layers_by_runtime == 82 and row.ours_exact is not None and 0 < row.ours_exact < 1e-4
+
+
+def test_one_wrong_layer_is_found_and_no_other_is_blamed() -> None:
+    runtime = model_figures.Runtime(onnx.load(FACES), {})
+    fused = fuse(prepare(read_model(FACES)))
+    programs, constants = lower(fused, [1], FloatNumbers(fused))
+    wrong = [s for s in programs[1].steps if type(s).__name__ == "ConvF32"][7]
+    name = wrong.weight
+    constants[name] = constants[name] * np.float32(1.001)
+    runner = bench_models.ProgramRunner(programs[1], constants)
+    runner.input[...] = np.random.default_rng(3).uniform(-1, 1, runner.input.shape)
+    x = model_figures.file_input(runner)
+    tensors = runtime.every_tensor(x)
+    found = model_figures.layer_distances(fused, runner, tensors, x.transpose(0, 3, 1, 2))
+    assert [d.step for d in found if d.distance > model_figures.LIMIT_LAYER] == [wrong.name]
+
+
+def test_distances_and_ratios() -> None:
+    assert model_figures.distance(np.array([1.0, 4.0]), np.array([1.0, 5.0])) == pytest.approx(0.2)
+    assert model_figures.distance(np.array([0.5]), np.array([0.0])) == 0.5
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        model_figures.distance(np.array([np.nan]), np.array([1.0]))
+    with pytest.raises(ValueError, match="against"):
+        model_figures.distance(np.zeros(2), np.zeros(3))
+    turns: list[str] = []
+    _, told, medians = model_figures.time_ratios(lambda: turns.append("floor"), [lambda: turns.append("ours")], 3)
+    assert turns == ["floor", "ours"] * 5 and len(told) == len(medians) == 1 and medians[0] > 0
+
+
+def test_a_shipped_model_from_end_to_end(tmp_path: Path) -> None:
+    entry = next(entry for entry in ENTRIES if entry.name == "part-inspect")
+    options = argparse.Namespace(models=tmp_path, pictures=12, repetitions=1, fp32_only=False, only="part-inspect")
+    row = Row(entry.name)
+    bench_models.measure_entry(row, entry, options)
+    assert row.within and row.half_layers == 0 and row.gate["pictures"] == 3 and row.coded_bytes < row.fp32_bytes
+    assert row.right_fp32 is None and row.fp32_time and row.coded_time
+    text = "\n".join(bench_models.described(row))
+    assert "INT8, task detect, n = 3: KL" in text and "off float64" in text
+    table = bench_models.markdown([row, Row("broken", failed="ModelError: why")], options)
+    assert "| part-inspect | 154 -> 57 |" in table and "| broken | FAILED: ModelError: why |" in table
+
+
+def test_a_gate_that_is_not_met_is_told_and_a_missing_model_too(tmp_path: Path) -> None:
+    gate = {"kl_mean": 0.2, "met": False, "pictures": 64, "agreement": 0.5}
+    row = Row("lossy", gate=gate, int8={"excess": 1e9}, half_layers=2, half_macs=0.25)
+    assert "gate NOT met; INT8 alone: no finite answer" in "\n".join(bench_models.described(row))
+    assert "| NOT met | no finite answer |" in bench_models.markdown([row], argparse.Namespace(only="lossy"))
+    assert row.within and not replace(row, layer=2e-5).within and not replace(row, failed="x").within
+    told = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "bench_models.py", "--only", "centerface", "--models", tmp_path],
+        capture_output=True, text=True, check=False)  # fmt: skip
+    assert told.returncode == 1 and "is not there: run scripts/fetch_models first" in told.stdout
