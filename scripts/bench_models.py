@@ -20,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +150,9 @@ def _work(options: argparse.Namespace) -> list[tuple[str, Callable[[Row], None]]
     """Name and measurement of every model that is asked for."""
     found: list[tuple[str, Callable[[Row], None]]] = []
     for entry in ENTRIES:
-        found.append((entry.name, lambda row, entry=entry: measure_entry(row, entry, options)))
+        found.append((entry.name, partial(measure_entry, entry=entry, options=options)))
     for path in sorted((Path(onnx.__file__).parent / "backend" / "test" / "data" / "light").glob("*.onnx")):
-        found.append((path.stem, lambda row, name=path.stem: measure_light(row, name, options.repetitions)))
+        found.append((path.stem, partial(measure_light, name=path.stem, repetitions=options.repetitions)))
     return [(name, run) for name, run in found if options.only is None or name.startswith(options.only)]
 
 
