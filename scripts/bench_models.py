@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import json
 import os
 import sys
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 import onnx
 from foreign_models import ENTRIES, FETCHED, Entry
-from harness import machine
+from harness import ROOT, machine
 from model_figures import (
     LIMIT_LAYER,
     LIMIT_OUTPUT,
@@ -90,6 +91,8 @@ class Row:
     right_coded: float | None = None
     build_s: float = 0.0
     failed: str = ""
+    date: str = ""
+    compiler: str = ""
 
     @property
     def within(self) -> bool:
@@ -102,10 +105,11 @@ def main() -> int:
     if any(os.environ.get(name) != value for name, value in ONE_THREAD.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ONE_THREAD})
     print(machine(), flush=True)
+    kept = earlier(options.json)
     rows: list[Row] = []
     for name, run in _work(options):
         started = time.monotonic()
-        row = Row(name)
+        row = Row(name, date=str(datetime.datetime.now(datetime.timezone.utc).date()), compiler=compiler())
         try:
             run(row)
         except Exception as error:  # noqa: BLE001  one model's failure is its row: the others are measured still
@@ -115,9 +119,9 @@ def main() -> int:
         rows.append(row)
         print("\n".join([*described(row), ""]), flush=True)
         if options.json is not None:
-            options.json.write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n")
+            options.json.write_text(json.dumps([asdict(r) for r in merged(kept, rows)], indent=1) + "\n")
     if options.markdown is not None:
-        options.markdown.write_text(markdown(rows, options))
+        options.markdown.write_text(markdown(merged(kept, rows)))
         print(f"wrote {options.markdown}")
     print("\n".join(summary(rows)))
     return int(not all(row.within for row in rows))
@@ -135,8 +139,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--pictures", type=int, default=COUNT,
                         help=f"of each set, a quarter of them held back (default {COUNT})")  # fmt: skip
     parser.add_argument("--repetitions", type=int, default=REPETITIONS, help=f"turns of each (default {REPETITIONS})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures, written after every model")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="the table of docs/measurements/models.md")
+    parser.add_argument("--json", type=Path, metavar="FILE",
+                        help="all figures, written after every model; what FILE has of other models stays")  # fmt: skip
+    parser.add_argument("--markdown", type=Path, metavar="FILE",
+                        help="writes the table of docs/measurements/models.md, of all models in --json")  # fmt: skip
     options = parser.parse_args()
     if options.pictures < 4 or options.repetitions < 1:
         parser.error("--pictures must be at least 4, --repetitions at least 1")
@@ -154,6 +160,32 @@ def _work(options: argparse.Namespace) -> list[tuple[str, Callable[[Row], None]]
     for path in sorted((Path(onnx.__file__).parent / "backend" / "test" / "data" / "light").glob("*.onnx")):
         found.append((path.stem, partial(measure_light, name=path.stem, repetitions=options.repetitions)))
     return [(name, run) for name, run in found if options.only is None or name.startswith(options.only)]
+
+
+def compiler() -> str:
+    """Names the sources that a row was measured with."""
+    digest = hashlib.sha256()
+    for source in sorted((ROOT / "kernels").rglob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def earlier(path: Path | None) -> list[Row]:
+    """The rows of an earlier run. Raises SystemExit naming the file if it is not one of ours."""
+    if path is None or not path.exists():
+        return []
+    try:
+        return [Row(**row) for row in json.loads(path.read_text())]
+    except (ValueError, TypeError) as error:
+        raise SystemExit(f"{path}: not written by this version of scripts/bench_models ({error}): name another "
+                         "file") from error
+
+
+def merged(kept: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+    """Both, in the order of the bench; the later of a model's rows."""
+    by_name = {row.name: row for row in (*kept, *rows)}
+    order = [*(entry.name for entry in ENTRIES), *sorted(name for name in by_name if name.startswith("light_"))]
+    return [by_name[name] for name in order if name in by_name]
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------
@@ -344,7 +376,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
     return table(HEAD, [_cells(row) for row in rows])
 
 
-def markdown(rows: Sequence[Row], options: argparse.Namespace) -> str:
+def markdown(rows: Sequence[Row]) -> str:
     """docs/measurements/models.md."""
     lines = [f"| {' | '.join(HEAD)} |", f"|{' --- |' * len(HEAD)}"]
     lines += [f"| {' | '.join(_cells(row))} |" for row in rows]
@@ -353,13 +385,18 @@ def markdown(rows: Sequence[Row], options: argparse.Namespace) -> str:
            "| --- | --- | --- | --- | --- |"]
     off += [f"| {row.name} | {_number(row.output)} | {_number(row.ours_exact)} | {_number(row.runtime_exact)} | "
             f"{row.worst_layer} |" for row in exact]  # fmt: skip
-    command = "scripts/bench_models" + (f" --only {options.only}" if options.only else "") + " --markdown FILE"
-    today = datetime.datetime.now(datetime.timezone.utc).date()
+    dates = sorted({row.date for row in rows})
+    mixed = [] if len({row.compiler for row in rows}) < 2 else [
+        "", "Not all rows are of the same state of the compiler: " + "; ".join(
+            f"{version or 'unknown'}: {', '.join(r.name for r in rows if r.compiler == version)}"
+            for version in dict.fromkeys(row.compiler for row in rows)) + "."]
     return "\n".join([
         "# Models that are not ours", "",
-        f"Measured on {today} by `{command}` on {machine().split(', load')[0]}, shared with other work, no GPU, "
-        f"Python {sys.version.split()[0]},", f"NumPy {np.__version__}. Models and photographs: `scripts/fetch_models`. "
-        "Sets of pictures: `scripts/model_pictures.py`.", "", *lines, "",
+        f"Measured on {' to '.join(dict.fromkeys((dates[0], dates[-1])))} by `scripts/bench_models --json FILE "
+        f"--markdown FILE` on {machine().split(', load')[0]}, shared with",
+        f"other work, no GPU, Python {sys.version.split()[0]}, NumPy {np.__version__}. Models and photographs: `scripts/fetch_models`. "
+        "Sets of pictures: "
+        "`scripts/model_pictures.py`.", *mixed, "", *lines, "",
         "* FP32: max|a - b| / max|b| against ONNX Runtime with graph optimisation off, on a held-back picture (light "
         f"networks: ONNX's own input); limit {LIMIT_OUTPUT:g}.",
         "* Worst layer: each step alone, what it reads overwritten with the reference's values (ONNX Runtime's tensor "

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,15 @@ import onnx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "kernels")]
 
 import bench_models  # noqa: E402  from scripts/, which the line above makes importable
+import foreign_models  # noqa: E402
 import model_figures  # noqa: E402
 import model_pictures  # noqa: E402
 from bench_models import Row  # noqa: E402
 from foreign_models import ENTRIES, SPECS  # noqa: E402
+from models import Net  # noqa: E402  from tests/kernels/
 
 from orind.kernels.importer.onnx_model import read_model  # noqa: E402
 from orind.kernels.passes.lower import lower  # noqa: E402
@@ -92,26 +95,44 @@ def test_distances_and_ratios() -> None:
     assert turns == ["floor", "ours"] * 5 and len(told) == len(medians) == 1 and medians[0] > 0
 
 
-def test_a_shipped_model_from_end_to_end(tmp_path: Path) -> None:
-    entry = next(entry for entry in ENTRIES if entry.name == "part-inspect")
-    options = argparse.Namespace(models=tmp_path, pictures=12, repetitions=1, fp32_only=False, only="part-inspect")
-    row = Row(entry.name)
-    bench_models.measure_entry(row, entry, options)
-    assert row.within and row.half_layers == 0 and row.gate["pictures"] == 3 and row.coded_bytes < row.fp32_bytes
-    assert row.right_fp32 is None and row.fp32_time and row.coded_time
+def test_a_model_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net((1, 3, 32, 32))
+    x = net.op("GlobalAveragePool", net.op("Relu", net.conv(net.op("Relu", net.conv(net.input, 8, 3, 2)), 4)))
+    onnx.save(net.model([(net.op("Softmax", net.op("Flatten", x), axis=1), (1, 4))]), tmp_path / "tiny.onnx")
+    spec = "name: tiny\ntask: classify\nlabels: [a, b, c, d]\ninput: {colour: rgb}\ndecoder: {kind: topk}\n"
+    (tmp_path / "tiny.yaml").write_text(spec)
+    monkeypatch.setattr(foreign_models, "SPECS", tmp_path)
+    entry, row = foreign_models.Entry("tiny", "parts", shipped=True), Row("tiny")
+    bench_models.measure_entry(row, entry, argparse.Namespace(models=tmp_path, pictures=12, repetitions=1,
+                                                              fp32_only=False))
+    assert row.within and row.half_layers == 0 and row.gate["pictures"] == 3 and row.gate["kl_mean"] < 0.03
+    assert row.right_fp32 is None and row.fp32_time and row.coded_time and row.coded_bytes > 0
     text = "\n".join(bench_models.described(row))
-    assert "INT8, task detect, n = 3: KL" in text and "off float64" in text
-    table = bench_models.markdown([row, Row("broken", failed="ModelError: why")], options)
-    assert "| part-inspect | 154 -> 57 |" in table and "| broken | FAILED: ModelError: why |" in table
+    assert "INT8, task classify, n = 3: KL" in text and "off float64" in text
+    table = bench_models.markdown([row, Row("broken", failed="ModelError: why")])
+    assert f"| tiny | {row.nodes} -> {row.kernels} |" in table and "| broken | FAILED: ModelError: why |" in table
 
 
 def test_a_gate_that_is_not_met_is_told_and_a_missing_model_too(tmp_path: Path) -> None:
     gate = {"kl_mean": 0.2, "met": False, "pictures": 64, "agreement": 0.5}
     row = Row("lossy", gate=gate, int8={"excess": 1e9}, half_layers=2, half_macs=0.25)
     assert "gate NOT met; INT8 alone: no finite answer" in "\n".join(bench_models.described(row))
-    assert "| NOT met | no finite answer |" in bench_models.markdown([row], argparse.Namespace(only="lossy"))
+    assert "| NOT met | no finite answer |" in bench_models.markdown([row])
     assert row.within and not replace(row, layer=2e-5).within and not replace(row, failed="x").within
     told = subprocess.run(
         [sys.executable, ROOT / "scripts" / "bench_models.py", "--only", "centerface", "--models", tmp_path],
         capture_output=True, text=True, check=False)  # fmt: skip
     assert told.returncode == 1 and "is not there: run scripts/fetch_models first" in told.stdout
+
+
+def test_rows_of_an_earlier_run_stay_and_later_ones_replace_them(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    assert bench_models.earlier(file) == []
+    old = [Row("light_vgg19", compiler="old"), Row("centerface", output=1.0, compiler="old")]
+    file.write_text(json.dumps([asdict(row) for row in old]))
+    both = bench_models.merged(bench_models.earlier(file), [Row("centerface", output=2.0, compiler="new")])
+    assert [(row.name, row.output) for row in both] == [("centerface", 2.0), ("light_vgg19", 0.0)]
+    assert "same state of the compiler: new: centerface; old: light_vgg19." in bench_models.markdown(both)
+    file.write_text('[{"who": 1}]')
+    with pytest.raises(SystemExit, match=r"rows\.json: not written by this version"):
+        bench_models.earlier(file)
