@@ -326,6 +326,8 @@ def _measure(figures: dict[str, Any]) -> str:
 def _verdict(gate: dict[str, Any]) -> str:
     if not gate:
         return ""
+    if not gate["is_gate"]:
+        return f"none: only {gate['pictures']} pictures"
     return {True: "met", False: "NOT met", None: "no verdict: " + str(gate.get("error", ""))}[gate["met"]]
 
 
@@ -394,9 +396,8 @@ def markdown(rows: Sequence[Row]) -> str:
         "# Models that are not ours", "",
         f"Measured on {' to '.join(dict.fromkeys((dates[0], dates[-1])))} by `scripts/bench_models --json FILE "
         f"--markdown FILE` on {machine().split(', load')[0]}, shared with",
-        f"other work, no GPU, Python {sys.version.split()[0]}, NumPy {np.__version__}. Models and photographs: `scripts/fetch_models`. "
-        "Sets of pictures: "
-        "`scripts/model_pictures.py`.", *mixed, "", *lines, "",
+        f"other work, no GPU, Python {sys.version.split()[0]}, NumPy {np.__version__}. Models and photographs: "
+        "`scripts/fetch_models`. Sets of pictures:", "`scripts/model_pictures.py`.", *mixed, "", *lines, "",
         "* FP32: max|a - b| / max|b| against ONNX Runtime with graph optimisation off, on a held-back picture (light "
         f"networks: ONNX's own input); limit {LIMIT_OUTPUT:g}.",
         "* Worst layer: each step alone, what it reads overwritten with the reference's values (ONNX Runtime's tensor "

@@ -108,13 +108,13 @@ def test_a_model_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert row.within and row.half_layers == 0 and row.gate["pictures"] == 3 and row.gate["kl_mean"] < 0.03
     assert row.right_fp32 is None and row.fp32_time and row.coded_time and row.coded_bytes > 0
     text = "\n".join(bench_models.described(row))
-    assert "INT8, task classify, n = 3: KL" in text and "off float64" in text
+    assert "INT8, task classify, n = 3: KL" in text and "gate none: only 3 pictures" in text and "off float64" in text
     table = bench_models.markdown([row, Row("broken", failed="ModelError: why")])
     assert f"| tiny | {row.nodes} -> {row.kernels} |" in table and "| broken | FAILED: ModelError: why |" in table
 
 
 def test_a_gate_that_is_not_met_is_told_and_a_missing_model_too(tmp_path: Path) -> None:
-    gate = {"kl_mean": 0.2, "met": False, "pictures": 64, "agreement": 0.5}
+    gate = {"kl_mean": 0.2, "met": False, "is_gate": True, "pictures": 64, "agreement": 0.5}
     row = Row("lossy", gate=gate, int8={"excess": 1e9}, half_layers=2, half_macs=0.25)
     assert "gate NOT met; INT8 alone: no finite answer" in "\n".join(bench_models.described(row))
     assert "| NOT met | no finite answer |" in bench_models.markdown([row])
