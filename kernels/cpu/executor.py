@@ -23,7 +23,7 @@ from .binding import Array, Binding, Call
 GOLDEN_TOLERANCE = 1e-4
 """Toleranced outputs (floating-point sums) may differ by this part of the output's largest magnitude."""
 GOLDEN_TOLERANCE_HALF = 2e-2
-"""The same where the program stores float16: another order of summing flips last bits, and int8 codes behind them."""
+"""The same where sums are stored as float16 or int8: another order of summing flips last bits and codes behind."""
 
 
 class Plan(Protocol):
@@ -153,8 +153,8 @@ class CpuExecutor:
             if self.runner.checksum(step) != int(sums[index]):
                 raise GoldenMismatch(step.name, f"golden check: step '{step.name}' ({type(step).__name__}) gives other "
                                      "bits than at build time: this executor or machine must not serve")
-        half = any(t.dtype == "float16" for t in self.program.tensors.values())
-        tolerance = GOLDEN_TOLERANCE_HALF if half else GOLDEN_TOLERANCE
+        rounded = any(t.dtype in ("float16", "int8") and not t.exact for t in self.program.tensors.values())
+        tolerance = GOLDEN_TOLERANCE_HALF if rounded else GOLDEN_TOLERANCE
         for index, (name, got) in enumerate(zip(self.program.outputs, self.runner.outputs, strict=True)):
             want = stored[f"golden.output.{index}"][:self.batch]
             if self.program.tensors[name].exact:

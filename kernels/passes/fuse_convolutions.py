@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ir.graph import Graph, Node
+from .float_ends import STAYS
 
 TABLES = frozenset({"Sigmoid", "SiLU", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu"})
 
@@ -44,7 +45,7 @@ class _Fuser:
 
     def take(self, node: Node) -> bool:
         """Fuses `node` into the convolution before it, if that is one of the contract's forms."""
-        if node.name not in self.body:
+        if node.name not in self.body or STAYS in node.attrs:
             return False
         conv = self.sole(node.inputs[0], node)
         if conv is not None and "bounds" not in conv.attrs:

@@ -50,7 +50,7 @@ def _node(node: Node, image: bool, out: Lowering) -> None:
     if image:
         lower_image(node, out)
     elif node.op == "FromFlat":
-        out.declare(node.output, "float32")
+        out.declare(node.output, "float32", exact=out.tensors[node.inputs[0]].exact)
         out.steps.append(FromFlat(node.name, node.inputs[0], node.output))
     elif node.op == "ToFlat":
         out.declare(node.output, "float32", exact=out.tensors[node.inputs[0]].exact)

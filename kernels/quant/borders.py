@@ -1,7 +1,8 @@
 """Which nodes of a body are float16 when some layers are, and the Convert nodes where types meet.
 
 Callers: `mixed.py`, `build.py`. Layers with arithmetic are chosen; nodes that only move values follow: float16 where
-they lie between float16 layers. A tensor is converted once for all its readers of the other type.
+they lie between float16 layers. A tensor is converted once for all its readers of the other type; what an island
+(passes/islands.py) or a float32 graph input brings is converted for all that read it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from ..ir.graph import Graph, Node, TensorInfo
+from ..passes.islands import body_images, coded_nodes, is_coded
 from .scales import keeps_scale
 
-HALF, CODES = "float16", "int8"
-SUFFIXES = {HALF: "@half", CODES: "@int8"}
+HALF, CODES, FLOAT = "float16", "int8", "float32"
+SUFFIXES = {HALF: "@half", CODES: "@int8", FLOAT: "@float32"}
 
 
 def moves(node: Node) -> bool:
@@ -23,7 +25,8 @@ def moves(node: Node) -> bool:
 
 def layers_of(graph: Graph) -> tuple[str, ...]:
     """Names of the body's nodes that can be float16 or int8 on their own, in order."""
-    return tuple(node.name for node in graph.nodes if node.name in graph.body and not moves(node))
+    coded = coded_nodes(graph)
+    return tuple(node.name for node in graph.nodes if node.name in coded and not moves(node))
 
 
 def unsuffixed(name: str) -> str:
@@ -33,9 +36,9 @@ def unsuffixed(name: str) -> str:
     return name
 
 
-def spread_to_moves(graph: Graph, layers: Collection[str]) -> frozenset[str]:
+def spread_to_moves(graph: Graph, layers: Collection[str], coded: Collection[str]) -> frozenset[str]:
     """`layers` and the moving nodes that both come from and lead to float16."""
-    moving = [node for node in graph.nodes if node.name in graph.body and moves(node)]
+    moving = [node for node in graph.nodes if node.name in coded and moves(node)]
     comes = {name for node in graph.nodes if node.name in layers for name in node.outputs}
     for node in moving:
         if any(name in comes for name in node.inputs):
@@ -49,16 +52,15 @@ def spread_to_moves(graph: Graph, layers: Collection[str]) -> frozenset[str]:
     return frozenset(layers) | between
 
 
-def place_conversions(graph: Graph, layers: Collection[str]) -> tuple[Graph, frozenset[str]]:
-    """The graph with Convert nodes (attribute `to`), and all its float16 nodes; without `layers` the graph itself.
+def place_conversions(graph: Graph, layers: Collection[str], float_input: bool = False) -> tuple[Graph, frozenset[str]]:
+    """The graph with Convert nodes (attribute `to`), and all its float16 nodes.
 
-    A Requantise between float16 nodes has nothing to do and goes.
+    `float_input`: the graph input has no codes of its own. A Requantise between float16 nodes has nothing to do and
+    goes.
     """
-    if not layers:
-        return graph, frozenset()
-    half = spread_to_moves(graph, layers)
-    body = graph.body
-    kind = {info.name: "input" for info in graph.inputs}
+    coded, images = coded_nodes(graph), body_images(graph)
+    half = spread_to_moves(graph, layers, coded)
+    kind = {info.name: FLOAT if float_input else "input" for info in graph.inputs}
     nodes: list[Node] = []
     tensors: list[TensorInfo] = []
     converted: dict[str, str] = {}
@@ -76,15 +78,16 @@ def place_conversions(graph: Graph, layers: Collection[str]) -> tuple[Graph, fro
             tensors.append(TensorInfo(other, graph.shape(name)))
         return other
     for node in graph.nodes:
-        if node.name not in body:
+        if node.name not in images:
             nodes.append(node)
+            kind.update(dict.fromkeys(node.outputs, FLOAT))
             continue
-        want = HALF if node.name in half else CODES
+        want = FLOAT if node.name not in coded else HALF if node.name in half else CODES
         inputs = tuple(taken(name, want) if name and name not in graph.constants else name for name in node.inputs)
         if node.op == "Requantise" and want == HALF:
             alias[node.output] = inputs[0]
             continue
         nodes.append(replace(node, inputs=inputs))
-        ends = not any(reader.name in body for name in node.outputs for reader in graph.consumers.get(name, ()))
-        kind.update({name: want for name in node.outputs if not ends and len(graph.shape(name)) == 4})
+        ends = not any(is_coded(graph, coded, name) for name in node.outputs)
+        kind.update(dict.fromkeys(node.outputs, FLOAT if ends else want))
     return graph.rebuilt(nodes, tensors=tensors), half

@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cpu.executor import ProgramRunner
+from ..passes.islands import IMAGE
 from . import contract
 from .calibrate import best_scale, merged
-from .gate import Tally, Task
+from .gate import Tally, Task, compare, cost_of
 from .scales import Scales, deciding_members
 
 PARTS = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -47,7 +48,7 @@ def choose_methods(scales: Scales, method: str, task: Task, runner: ProgramRunne
 
     `runner` is the FP32 program of the graph that will be coded; each of `pictures` writes one frame.
     """
-    pinned = {scales.group[info.name] for info in scales.graph.inputs}
+    pinned = {scales.group[info.name] for info in scales.graph.inputs if scales.input.dtype != "float32"}
     groups: dict[str, _Group] = {}
     for root, names in deciding_members(scales).items():
         found = {method: scales.scale[names[0]]}
@@ -59,17 +60,18 @@ def choose_methods(scales: Scales, method: str, task: Task, runner: ProgramRunne
             if all(abs(value / known - 1) > LEAST_DIFFERENCE for known in found.values()):
                 found[other] = value
         if root not in pinned and len(found) > 1:
-            groups[root] = _Group(names, found, {name: Tally() for name in found})
+            stored = [image if (image := name + IMAGE) in runner.program.tensors else name for name in names]
+            groups[root] = _Group(stored, found, {name: Tally() for name in found})
     for write in pictures:
         write(runner.input[0])
         _measure(runner, task, groups)
     better: dict[str, str] = {}
     changed: dict[str, float] = {}
     for root, group in groups.items():
-        cost = {name: task.cost(tally) for name, tally in group.seen.items()}
+        cost = {name: cost_of(task, tally) for name, tally in group.seen.items()}
         best = min(cost, key=lambda name: cost[name])
         if cost[best] < LEAST_GAIN * cost[method]:
-            better[group.names[0]] = best
+            better[group.names[0].removesuffix(IMAGE)] = best
             changed[root] = group.scales[best]
     scale: Mapping[str, float] = {name: changed.get(scales.group[name], value) for name, value in scales.scale.items()}
     return replace(scales, scale=scale), better
@@ -82,19 +84,23 @@ def _measure(runner: ProgramRunner, task: Task, groups: Mapping[str, _Group]) ->
     np.copyto(runner.input, frame)
     root_of = {name: root for root, group in groups.items() for name in group.names}
     done: set[str] = set()
-    for index, step in enumerate(runner.walk()):
-        root = next((root_of[name] for name in step.writes() if name in root_of), None)
+
+    def measure(written: Sequence[str], following: int) -> None:
+        root = next((root_of[name] for name in written if name in root_of), None)
         if root is None or root in done:
-            continue
+            return
         done.add(root)
         group = groups[root]
         arena = runner.binding.arena.copy()
         for name, scale in group.scales.items():
-            _code(runner, step.writes(), group.names, scale)
-            for later in runner.walk(index + 1):
+            _code(runner, written, group.names, scale)
+            for later in runner.walk(following):
                 _code(runner, later.writes(), group.names, scale)
-            task.add(group.seen[name], want, [output[0] for output in runner.outputs])
+            compare(task, group.seen[name], want, [output[0] for output in runner.outputs])
             np.copyto(runner.binding.arena, arena)
+    measure(runner.program.inputs, 0)
+    for index, step in enumerate(runner.walk()):
+        measure(step.writes(), index + 1)
 
 
 def _code(runner: ProgramRunner, written: Sequence[str], names: Sequence[str], scale: float) -> None:

@@ -5,7 +5,7 @@ Caller: `build.py`, with the graph that will be coded. Only calibration pictures
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from ..cpu.executor import ProgramRunner
 from ..ir.errors import ModelError
 from ..ir.graph import Graph
+from ..passes.islands import IMAGE
 from ..passes.lower import lower
 from ..passes.lower_f32 import FloatNumbers
 from ..spec import InputSpec, ModelSpec
@@ -33,13 +34,14 @@ Progress = Callable[[str], None]
 def input_code(spec: ModelSpec, graph: Graph) -> InputCode:
     """Type and scale of a coded program's input. The range is that of the spec's arithmetic, so nothing is clipped.
 
-    uint8 where no value is negative: for pixels in 0..1 the codes are then the pixels themselves.
+    uint8 where no value is negative: for pixels in 0..1 the codes are then the pixels themselves. Tensors that come as
+    they are stay as they are: float32 gets codes behind the input, with a calibrated scale.
     """
     if spec.input is None:
-        if graph.inputs[0].dtype == "uint8":
-            return InputCode("uint8", 1.0)
-        raise ModelError(f"{graph.file}: INT8 of a model that takes float tensors as they are: give a spec with an "
-                         "'input', or build with --precision fp32")
+        dtype = graph.inputs[0].dtype
+        if dtype not in ("uint8", "float32"):
+            raise ModelError(f"{graph.file}: the model takes {dtype} tensors: export it with a float32 or uint8 input")
+        return InputCode(dtype, 1.0)
     low, high = input_range(spec.input)
     if low >= 0:
         return InputCode("uint8", float(np.float32(high / 255)))
@@ -80,7 +82,7 @@ def find_scales(prepared: Graph, fused: Graph, spec: ModelSpec, source: Source, 
     used = spread_out(pictures, CALIBRATION_PICTURES)
     if len(used) < len(pictures):
         progress(f"{len(pictures)} calibration pictures given, {len(used)} of them, spread over all, are used")
-    ranges = _ranges(prepared, fused, source, used, progress)
+    ranges = find_ranges(prepared, fused, source, used, progress)
     scales = assign_scales(fused, ranges, code, method)
     report: dict[str, Any] = {"method": method, "bins": BINS, "pictures": len(used), "pictures_given": len(pictures),
                               "input": {"dtype": code.dtype, "scale": code.scale}}
@@ -93,15 +95,22 @@ def find_scales(prepared: Graph, fused: Graph, spec: ModelSpec, source: Source, 
     return scales, report
 
 
-def _ranges(prepared: Graph, fused: Graph, source: Source, used: Sequence[Path],
-            progress: Progress) -> dict[str, Histogram]:
+def images_as_tensors(ranges: Mapping[str, Histogram]) -> dict[str, Histogram]:
+    """The ranges of flat tensors, which were seen where layouts make images of them."""
+    return {name.removesuffix(IMAGE): histogram for name, histogram in ranges.items() if name.endswith(IMAGE)}
+
+
+def find_ranges(prepared: Graph, fused: Graph, source: Source, used: Sequence[Path],
+                progress: Progress) -> dict[str, Histogram]:
+    """Ranges of the tensors of `prepared` over pictures. Raises ModelError where one becomes NaN or infinite."""
     programs, constants = lower(prepared, [1], FloatNumbers(prepared))
 
     def told(done: int) -> None:
         if done % 16 == 0 or done == len(used):
             progress(f"calibrated on {done} of {len(used)} pictures")
     ranges = collect(ProgramRunner(programs[1], constants), (source.writer(path) for path in used), told,
-                     {name for node in fused.nodes for name in node.outputs})
+                     {form for node in fused.nodes for name in node.outputs for form in (name, name + IMAGE)})
+    ranges |= images_as_tensors(ranges)
     broken = [name for name, h in ranges.items() if not h.finite]
     if broken:
         raise ModelError(f"{fused.file}: tensor '{broken[0]}' becomes NaN or infinite on the calibration pictures: "

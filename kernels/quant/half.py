@@ -19,7 +19,6 @@ from ..ir.steps import (
     ActivationF32,
     AddF32,
     AveragePoolF32,
-    Convert,
     ConvF32,
     DepthwiseF32,
     MulF32,
@@ -27,8 +26,7 @@ from ..ir.steps import (
 )
 from ..passes.lower import Lowering
 from ..passes.lower_f32 import emit_f32
-from . import contract
-from .borders import HALF, place_conversions, unsuffixed
+from .borders import FLOAT, HALF, place_conversions
 from .quantise import IntegerNumbers
 from .scales import Scales
 
@@ -38,10 +36,9 @@ AS_FP32 = "build with --precision fp32"
 
 def mixed_numbers(scales: Scales, layers: Collection[str]) -> tuple[Graph, IntegerNumbers]:
     """The graph to lower and the Numbers for it, with `layers` in float16 and all others in int8."""
-    if not layers:
-        return scales.graph, IntegerNumbers(scales)
-    graph, half = place_conversions(scales.graph, layers)
-    return graph, MixedNumbers(replace(scales, graph=graph), half)
+    graph, half = place_conversions(scales.graph, layers, scales.input.dtype == FLOAT)
+    placed = replace(scales, graph=graph)
+    return graph, MixedNumbers(placed, half) if half else IntegerNumbers(placed)
 
 
 class MixedNumbers(IntegerNumbers):
@@ -51,10 +48,8 @@ class MixedNumbers(IntegerNumbers):
         super().__init__(scales)
         self.half = half
 
-    def dtype(self, node: Node, name: str, body_reads: bool) -> str:
-        if node.op == "Convert":
-            return str(node.attrs["to"])
-        return HALF if body_reads and node.name in self.half else super().dtype(node, name, body_reads)
+    def stored(self, node: Node) -> str:
+        return HALF if node.name in self.half else super().stored(node)
 
     def input_dtype(self, dtype: str) -> str:
         """float32 where float16 layers alone read the input: nothing is lost to a code then."""
@@ -63,14 +58,7 @@ class MixedNumbers(IntegerNumbers):
         direct = all(node.op == "Convert" and node.attrs["to"] == HALF for node in readers)
         return "float32" if direct and dtype == "float32" else super().input_dtype(dtype)
 
-    def scale(self, name: str) -> float:
-        return super().scale(unsuffixed(name))
-
     def emit(self, node: Node, lowering: Lowering) -> Step:
-        if node.op == "Convert":
-            x, y = lowering.tensors[node.inputs[0]], lowering.tensors[node.output]
-            multiplier = x.scale if y.dtype == HALF else 1.0 / y.scale
-            return Convert(node.name, x.name, y.name, contract.single(multiplier))
         if node.name not in self.half:
             return super().emit(node, lowering)
         step = emit_f32(node, lowering)

@@ -14,11 +14,14 @@ from ..ir.errors import UnsupportedModel
 from ..ir.graph import Node
 from ..ir.grid_steps import WEIGHT_UNIT, ResampleI8
 from ..ir.reference import ACTIVATIONS
-from ..ir.steps import AddI8, AveragePoolI8, ConvI8, DepthwiseI8, MulI8, RequantiseI8, Step, TableI8
+from ..ir.steps import AddI8, AveragePoolI8, Convert, ConvI8, DepthwiseI8, MulI8, RequantiseI8, Step, TableI8
+from ..passes.islands import coded_nodes, is_coded
 from ..passes.lower import Array, Lowering, is_depthwise, pack_channels, pack_weight
 from ..passes.lower_f32 import clip_bounds, counts, emit_f32, pool_window, resample_constants
 from . import contract
+from .borders import unsuffixed
 from .contract import Doubles
+from .file_codes import codes_of_file
 from .scales import Scales
 
 AS_FP32 = "build with --precision fp32"
@@ -31,24 +34,33 @@ class IntegerNumbers:
     def __init__(self, scales: Scales, correct_bias: bool = True) -> None:
         self.scales = scales
         self.correct_bias = correct_bias
+        self.coded = coded_nodes(scales.graph)
 
     def dtype(self, node: Node, name: str, body_reads: bool) -> str:
-        return "int8" if body_reads else "float32"
+        if node.op == "Convert":
+            return str(node.attrs["to"])
+        coded = node.name in self.coded and is_coded(self.scales.graph, self.coded, name)
+        return self.stored(node) if coded else "float32"
+
+    def stored(self, node: Node) -> str:
+        """Type of what a coded node makes for others."""
+        return "int8"
 
     def input_dtype(self, dtype: str) -> str:
         return self.scales.input.dtype
 
     def scale(self, name: str) -> float:
-        found = self.scales.scale.get(name)
+        found = self.scales.scale.get(unsuffixed(name))
         if found is None:
             raise UnsupportedModel(f"{self.scales.graph.file}: tensor '{name}' has no calibrated range; {AS_FP32}")
         return found
 
     def emit(self, node: Node, lowering: Lowering) -> Step:
         x, y = lowering.tensors[node.inputs[0]], lowering.tensors[node.output]
-        if node.op == "Conv":
-            if x.dtype == "float32":
-                raise lowering.refuse(node, "its input comes from an operator without an integer form", AS_FP32)
+        if node.op == "Convert":
+            multiplier = 1.0 / y.scale if y.dtype == "int8" else x.scale
+            return Convert(node.name, x.name, y.name, contract.single(multiplier))
+        if node.op == "Conv" and x.dtype != "float32":
             return self._convolution(node, lowering)
         if x.dtype == y.dtype == "float32":
             return emit_f32(node, lowering)
@@ -90,12 +102,19 @@ class IntegerNumbers:
             return TableI8(node.name, x.name, y.name, out.constant(f"{node.name}/table", table))
         raise out.refuse(node, f"has no integer form on {x.dtype}", AS_FP32)
 
+    def _codes(self, node: Node, weight: Array, bias: Array, s_x: float) -> tuple[Array, contract.Floats, Array]:
+        """(weight codes, scales, bias codes) by CONTRACT.md."""
+        scales = contract.weight_scales(weight, bias, s_x)
+        codes = contract.weight_codes(weight, scales)
+        bias = self._corrected(bias, weight, codes, scales, s_x, node)
+        return codes, scales, contract.bias_codes(bias, s_x, scales)
+
     def _corrected(self, bias: Array, weight: Array, codes: Array, scales: Array, s_x: float, node: Node) -> Array:
         """The bias less the mean of what the rounding of the weights adds, from each input channel's calibrated mean.
 
         The border of an image is taken as its inside. Channels whose bias code would leave its range stay.
         """
-        seen = self.scales.ranges.get(node.inputs[0])
+        seen = self.scales.ranges.get(unsuffixed(node.inputs[0]))
         if not self.correct_bias or seen is None or not seen.pixels:
             return bias
         side = (-1,) + (1,) * (weight.ndim - 1)
@@ -112,10 +131,7 @@ class IntegerNumbers:
         weight = graph.constants[node.inputs[1]]
         has_bias = len(node.inputs) > 2 and node.inputs[2]
         bias = graph.constants[node.inputs[2]] if has_bias else np.zeros(len(weight), dtype=np.float32)
-        scales = contract.weight_scales(weight, bias, x.scale)
-        codes = contract.weight_codes(weight, scales)
-        bias = self._corrected(bias, weight, codes, scales, x.scale, node)
-        bias_q = contract.bias_codes(bias, x.scale, scales)
+        codes, scales, bias_q = codes_of_file(node, weight, bias, x.scale) or self._codes(node, weight, bias, x.scale)
         if not contract.sum_fits(codes, bias_q, x.dtype == "uint8").all():
             raise out.refuse(node, "its sums do not fit 32 bits", AS_FP32)
         low, high, table, s_out = contract.LOW, contract.HIGH, "", y.scale

@@ -7,11 +7,12 @@ member that would lose more than 3 dB by that leaves the group: a Requantise nod
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ..ir.graph import Graph, Node, TensorInfo
+from ..passes.islands import coded_nodes, is_coded
 from .calibrate import Histogram, best_scale, merged
 
 SHARING = frozenset({"Concat", "Split", "MaxPool", "Pad", "ChannelGather", "ZeroStuff"})
@@ -20,10 +21,12 @@ LARGEST_LOSS_DB = 3.0
 
 @dataclass(frozen=True, slots=True)
 class InputCode:
-    """How the graph input is coded: type and scale."""
+    """How the graph input is coded: type and scale. float32: it is not, and its scale is calibrated as any other's.
+    `given`: scales of other tensors that a quantised model brings along."""
 
     dtype: str
     scale: float
+    given: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,9 @@ def keeps_scale(node: Node) -> bool:
 class _Groups:
     def __init__(self, graph: Graph) -> None:
         self.parent: dict[str, str] = {}
+        self.coded = coded_nodes(graph)
         for node in graph.nodes:
-            if keeps_scale(node) and len(graph.shape(node.output)) == 4:
+            if keeps_scale(node) and node.name in self.coded:
                 for name in (*node.inputs, *node.outputs):
                     if name and name not in graph.constants:
                         self.join(name, node.output)
@@ -60,50 +64,65 @@ class _Groups:
         self.parent[self.find(a)] = self.find(b)
 
 
+def group_names(graph: Graph) -> dict[str, str]:
+    """Tensor -> the name of the group whose scale it shares; tensors that are alone are left out."""
+    groups = _Groups(graph)
+    return {name: groups.find(name) for name in list(groups.parent)}
+
+
 def assign_scales(graph: Graph, ranges: Mapping[str, Histogram], code: InputCode, method: str = "mse") -> Scales:
     """`ranges` are of the unfused graph, whose tensor names the fused one keeps."""
     graph = _requantised(graph, ranges, code, method)
     groups = _Groups(graph)
     chosen = _group_scales(graph, groups, ranges, code, method)
-    assert _worst_member(graph, groups, ranges, chosen, method) is None, "a member that should have left is there"
+    assert _worst_member(graph, groups, ranges, chosen, code, method) is None, "a member that should have left is there"
     every = [i.name for i in graph.inputs] + [name for node in graph.nodes for name in node.outputs]
     coded = [name for name in every if groups.find(name) in chosen]
     return Scales(graph, {n: chosen[groups.find(n)] for n in coded}, code, ranges, {n: groups.find(n) for n in coded})
 
 
-def _members(graph: Graph, groups: _Groups, ranges: Mapping[str, Histogram]) -> dict[str, list[str]]:
-    """The tensors that decide each group's scale: made by arithmetic, not brought in by a Requantise."""
+def _members(graph: Graph, groups: _Groups, ranges: Mapping[str, Histogram], code: InputCode) -> dict[str, list[str]]:
+    """The tensors that decide each group's scale: made by arithmetic, not brought in by a Requantise, and a float32
+    graph input."""
     found: dict[str, list[str]] = {}
-    for node in graph.nodes:
-        if not keeps_scale(node) and node.op != "Requantise" and node.output in ranges \
-                and len(graph.shape(node.output)) == 4:
-            found.setdefault(groups.find(node.output), []).append(node.output)
+    made = [name for node in graph.nodes if node.op != "Requantise" and not (keeps_scale(node) and node.name in
+            groups.coded) for name in node.outputs]
+    inputs = [info.name for info in graph.inputs if code.dtype == "float32"]
+    for name in (*inputs, *made):
+        if name in ranges and is_coded(graph, groups.coded, name):
+            found.setdefault(groups.find(name), []).append(name)
     return found
 
 
 def deciding_members(scales: Scales) -> dict[str, list[str]]:
     """`_members` of finished scales, by the group's name."""
-    return _members(scales.graph, _Groups(scales.graph), scales.ranges)
+    return _members(scales.graph, _Groups(scales.graph), scales.ranges, scales.input)
 
 
 def _group_scales(graph: Graph, groups: _Groups, ranges: Mapping[str, Histogram], code: InputCode,
                   method: str) -> dict[str, float]:
     chosen = {root: best_scale(merged(ranges[n] for n in names), method)
-              for root, names in _members(graph, groups, ranges).items()}
-    for info in graph.inputs:
-        chosen[groups.find(info.name)] = code.scale
-    return chosen
+              for root, names in _members(graph, groups, ranges, code).items()}
+    brought: dict[str, list[str]] = {}                   # groups whose members have all left: made by Requantise alone
+    for node in graph.nodes:
+        if node.op == "Requantise" and (root := groups.find(node.output)) not in chosen and node.inputs[0] in ranges:
+            brought.setdefault(root, []).append(node.inputs[0])
+    chosen |= {root: best_scale(merged(ranges[n] for n in names), method) for root, names in brought.items()}
+    if code.dtype != "float32":
+        chosen |= {groups.find(info.name): code.scale for info in graph.inputs}
+    return chosen | {groups.find(name): scale for name, scale in code.given.items()}
 
 
 def _worst_member(graph: Graph, groups: _Groups, ranges: Mapping[str, Histogram], chosen: Mapping[str, float],
-                  method: str) -> tuple[Node, int] | None:
+                  code: InputCode, method: str) -> tuple[Node, int] | None:
     """The Concat member that its group's scale hurts most, if by more than LARGEST_LOSS_DB."""
-    inside = _members(graph, groups, ranges)
-    pinned = {groups.find(info.name) for info in graph.inputs}
+    inside = _members(graph, groups, ranges, code)
+    pinned = {groups.find(info.name) for info in graph.inputs if code.dtype != "float32"}
+    pinned |= {groups.find(name) for name in code.given}
     worst: tuple[float, Node, int] | None = None
     for node in graph.nodes:
         root = groups.find(node.output)
-        if node.op != "Concat" or node.name not in graph.body or root not in chosen:
+        if node.op != "Concat" or node.name not in groups.coded or root not in chosen:
             continue
         group = inside.get(root, [])
         if len(group) < 2 and root not in pinned:
@@ -120,7 +139,7 @@ def _requantised(graph: Graph, ranges: Mapping[str, Histogram], code: InputCode,
     while True:
         groups = _Groups(graph)
         chosen = _group_scales(graph, groups, ranges, code, method)
-        worst = _worst_member(graph, groups, ranges, chosen, method)
+        worst = _worst_member(graph, groups, ranges, chosen, code, method)
         if worst is None:
             return graph
         graph = _insert(graph, *worst)

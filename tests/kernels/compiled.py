@@ -14,11 +14,13 @@ from orind.kernels.cpu.executor import ProgramRunner
 from orind.kernels.importer.onnx_model import import_model
 from orind.kernels.ir.graph import Graph
 from orind.kernels.passes.float_ends import float_ends
+from orind.kernels.passes.islands import IMAGE
 from orind.kernels.passes.lower import lower
 from orind.kernels.passes.lower_f32 import FloatNumbers
 from orind.kernels.passes.pipeline import fuse, prepare
 from orind.kernels.quant.calibrate import collect
-from orind.kernels.quant.quantise import IntegerNumbers
+from orind.kernels.quant.coding import images_as_tensors
+from orind.kernels.quant.half import mixed_numbers
 from orind.kernels.quant.scales import InputCode, Scales, assign_scales
 
 Array = NDArray[Any]
@@ -46,15 +48,16 @@ def calibrated(model: onnx.ModelProto, code: InputCode | None = None, seed: int 
               for _ in range(frames)]
     ranges = collect(ProgramRunner(programs[1], constants),
                      [lambda out, v=v: np.copyto(out, v, casting="unsafe") for v in values], lambda done: None,
-                     {name for node in fused.nodes for name in node.outputs})
-    return assign_scales(fused, ranges, code)
+                     {form for node in fused.nodes for name in node.outputs for form in (name, name + IMAGE)})
+    return assign_scales(fused, ranges | images_as_tensors(ranges), code)
 
 
 def int8(model: onnx.ModelProto, batch: int = 1, code: InputCode | None = None, seed: int = 0,
          frames: int = 2) -> tuple[ProgramRunner, dict[str, Array]]:
     """As `calibrated`, bound."""
     scales = calibrated(model, code, seed, frames)
-    programs, constants = lower(scales.graph, [batch], IntegerNumbers(scales))
+    graph, numbers = mixed_numbers(scales, ())
+    programs, constants = lower(graph, [batch], numbers)
     return ProgramRunner(programs[batch], constants), constants
 
 

@@ -158,6 +158,25 @@ def vit(decomposed: bool, size: int = 32, width: int = 32, heads: int = 4) -> on
     return net.model([(y, (1, 10))])
 
 
+def scaled(size: int = 16) -> onnx.ModelProto:
+    """In-graph scaling: numbers in front, scale layers and PRelu between convolutions, positions added in full."""
+    net = Net((1, 3, size, size), 7)
+
+    def keep(x: str, c: int) -> str:
+        net.channels[x] = c
+        return x
+    x = keep(net.op("Div", net.op("Sub", net.input, floats(net, 0.25)), floats(net, 0.5)), 3)
+    x = net.op("Mul", net.conv(x, 16), floats(net, 0.7))
+    slope = net.constant(net.rng.uniform(0, 0.5, (16, 1, 1)).astype(np.float32))
+    x = keep(net.op("PRelu", x, slope), 16)
+    pooled = net.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    gain = net.constant(net.rng.uniform(0.5, 2, (1, 16, 1, 1)).astype(np.float32))
+    x = net.op("Relu", net.conv(keep(net.op("Mul", pooled, gain), 16), 24))
+    places = net.constant(net.rng.normal(0, 0.5, (1, 24, size // 2, size // 2)).astype(np.float32))
+    x = net.op("Add", net.conv(keep(net.op("Add", x, places), 24), 24, 3, group=24), x)
+    return net.model([(net.conv(keep(x, 24), 5, 1), (1, 5, size // 2, size // 2))])
+
+
 def segmenter(size: int = 32) -> onnx.ModelProto:
     """A DBNet-like head: HardSwish blocks, bilinear and nearest Resize, transposed convolutions, uint8 input scaled."""
     net = Net((1, 3, size, size), 6, dtype=onnx.TensorProto.UINT8)

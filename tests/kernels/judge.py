@@ -117,7 +117,8 @@ class Judge:
             return stored(single(x * np.float64(np.float32(step.multiplier))), step.low, step.high)
         if isinstance(step, s.Convert):
             v = single(x.astype(np.float64) * np.float64(np.float32(step.multiplier)))
-            return v.astype(np.float16) if self.tensor(step.y).dtype == "float16" else stored(v, -128, 127)
+            kind = np.dtype(self.tensor(step.y).dtype)
+            return v.astype(kind) if kind.kind == "f" else stored(v, -128, 127)
         if isinstance(step, s.TableI8):
             return self.constants[step.table].astype(np.int64)[x + 128]
         if isinstance(step, s.ToFlat):

@@ -195,7 +195,7 @@ def test_refused_builds_leave_the_old_plan(folder: Path, tmp_path: Path) -> None
         (CalibrationError, "no calibration pictures", {"pictures": []}),
         (CalibrationError, "no such file or folder", {"pictures": [tmp_path / "absent"]}),
         (ModelError, "the spec's colour 'mono' has 1 channels", {"spec": replace(SPEC, input=InputSpec("mono"))}),
-        (ModelError, "give a spec with an 'input'", {"spec": ModelSpec.for_tensor("t")}),
+        (CalibrationError, r"this model takes tensors: \.npy files are needed", {"spec": ModelSpec.for_tensor("t")}),
         (DecoderError, "decoder yolo with 3 labels needs", {"spec": replace(SPEC, labels=("a", "b", "c"))}),
         (DecoderError, "are all labels given", {"spec": replace(SPEC, labels=("a", "b")), "precision": "fp32"}),
         (CalibrationError, "picture is 90x70, this model takes 64x64",

@@ -145,12 +145,6 @@ def test_damaged_bytes_are_refused_or_run() -> None:
     assert refused > 10
 
 
-INT8_CASES = [
-    ("shuffle", r"Conv_4' \(Conv\): its input comes from an operator without an integer form; build with"),
-    ("softmax", "its input comes from an operator without an integer form"),
-]
-
-
 def test_activation_on_a_uint8_input_has_no_integer_form() -> None:
     net = Net((1, 3, 8, 8))
     with pytest.raises(UnsupportedModel, match="has no integer form on uint8"):
@@ -162,19 +156,6 @@ def test_sums_that_do_not_fit_32_bits() -> None:
     w = net.constant(np.ones((1, 3 * 220 * 220), dtype=np.float32))
     with pytest.raises(UnsupportedModel, match=r"\(Conv|Gemm\): its sums do not fit 32 bits; build with"):
         int8(net.model([(net.op("Gemm", net.op("Flatten", net.input), w, transB=1), (1, 1))]), frames=1)
-
-
-@pytest.mark.parametrize(("kind", "text"), INT8_CASES)
-def test_no_integer_form(kind: str, text: str) -> None:
-    net = Net((1, 3, 8, 8))
-    x = net.op("Relu", net.conv(net.input, 4))
-    if kind == "shuffle":
-        x = net.op("Transpose", net.op("Transpose", x, perm=[0, 1, 3, 2]), perm=[0, 1, 3, 2])
-    else:
-        x = net.op("Softmax", x, axis=1)
-    net.channels[x] = 4
-    with pytest.raises(UnsupportedModel, match=text):
-        int8(net.model([(net.conv(x, 3), (1, 3, 8, 8))]))
 
 
 def test_a_gather_with_computed_indices_is_refused_where_it_is() -> None:
