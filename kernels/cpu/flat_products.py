@@ -119,12 +119,13 @@ def window_conv(step: WindowConv, at: Binding, frame: int) -> list[Call]:
     kernel, n = weight.shape[2:], weight.ndim - 2
     view, calls = _windows(at, x, kernel, step, 0, y.shape[2:])
     per_in, per_out = x.shape[1] // step.groups, y.shape[1] // step.groups
-    axes = ((1, *range(2, 2 + n)), (0, *range(1 + n, 1 + 2 * n)))
+    axes = ((1, *range(2, 2 + n)), (1, *range(2 + n, 2 + 2 * n)))
 
     def call() -> None:
         for g in range(step.groups):
             part = weight[g * per_out:(g + 1) * per_out]
-            y[0, g * per_out:(g + 1) * per_out] = np.tensordot(part, view[0, g * per_in:(g + 1) * per_in], axes)
+            made = np.tensordot(part, view[:, g * per_in:(g + 1) * per_in], axes)
+            y[:, g * per_out:(g + 1) * per_out] = made.swapaxes(0, 1)
         np.add(y, bias.reshape(-1, *[1] * n), out=y)
     return [*calls, call]
 

@@ -18,7 +18,7 @@ from ..ir.reference import OPERATORS, evaluate
 from .context import Array, Context
 from .operators import normalise
 from .quantised import AS_QDQ, PAIRS, attach, carry
-from .shapes import infer
+from .shapes import LARGEST_RANK, infer
 from .versions import VERSIONS, arity, since_version
 
 LARGEST_ELEMENTS = 1 << 28
@@ -72,6 +72,9 @@ class Builder:
             if given and given not in ctx.shapes:
                 raise ModelError(f"{ctx.file}: node '{name}' ({node.op}) reads '{given}', which nothing before it "
                                  "makes: the file is damaged; export the model again")
+            if given and len(ctx.shapes[given]) > LARGEST_RANK:
+                raise ctx.refuse(node, f"reads '{given}' of {len(ctx.shapes[given])} dimensions",
+                                 "the file is damaged: export the model again")
         for made in node.outputs:
             if made and made in ctx.shapes:
                 raise ModelError(f"{ctx.file}: node '{name}' ({node.op}) makes '{made}' a second time; export the "

@@ -16,6 +16,8 @@ from .windows import window_shape
 SAME = frozenset({"BatchNormalization", "InstanceNormalization", "GroupNormalization", "LayerNormalization", "LRN",
                   "RMSNormalization", "LpNormalization", "MeanVarianceNormalization", "Softmax", "LogSoftmax"})
 WINDOWS = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool"})
+LARGEST_RANK = 16
+"""Dimensions of a tensor; NumPy stops at 32 in the middle of its work."""
 MIXED_TYPES = frozenset({"Pow", "Clip"})
 
 
@@ -116,7 +118,7 @@ def _moved(ctx: Context, node: Node, shape: Shape, dtype: str) -> tuple[Shape, s
         return (*shape[:axis], *ctx.shape(node, 1), *shape[axis + 1:]), dtype
     if node.op in ("Expand", "Tile"):
         other = [int(v) for v in ctx.constants[node.inputs[1]].reshape(-1)]
-        if min(other, default=1) < 0 or (node.op == "Tile" and len(other) != len(shape)):
+        if len(other) > LARGEST_RANK or min(other, default=1) < 0 or (node.op == "Tile" and len(other) != len(shape)):
             raise ValueError(f"sizes {other} for a tensor of shape {shape}")
         return tuple(a * b for a, b in zip(shape, other, strict=True)) if node.op == "Tile" else \
             tuple(np.broadcast_shapes(shape, tuple(other))), dtype

@@ -69,6 +69,8 @@ CASES: list[tuple[onnx.ModelProto, str]] = [
     (raw([node("ConvTranspose", "x", "w", output_padding=[9, 9])], weights=W | {"w": np.ones((3, 2, 2, 2), "f4")}),
      "output_padding"),
     (raw([node("Expand", "x", "s")], weights={"s": np.array([1 << 30, 3, 8, 8])}), "makes a tensor of shape"),
+    (raw([node("Expand", "x", "s")], weights={"s": np.ones(40, dtype=np.int64)}), "inputs do not fit: sizes"),
+    (raw([node("Add", "x", "w")], weights={"w": np.ones((1,) * 40, dtype=np.float32)}), "reads 'w' of 40 dimensions"),
     (raw([node("Equal", "x", "w")], weights={"w": np.ones(1, dtype=np.float32)}), "graph output 'y' is bool"),
     (raw([node("Gelu", "x")], opset=17), "this operator is not supported"),
     (raw([node("Relu", "x", output="a"), node("Relu", "x", name="second", output="a")], outputs=("a",)),

@@ -15,7 +15,7 @@ import pytest
 from compiled import fill, fp32, onnxruntime_outputs
 from forms import recent_yolo, segmenter, vit, yolox
 from google.protobuf.message import DecodeError, EncodeError
-from models import detector_onnx, random_net
+from models import Net, detector_onnx, random_net
 from onnx import TensorProto, numpy_helper
 
 from orind.kernels.ir.errors import ModelError
@@ -135,3 +135,11 @@ def test_flipped_bits_in_models_of_many_forms() -> None:
                 fp32(model)
             except ModelError as error:
                 assert len(str(error)) > 20
+
+
+def test_a_convolution_of_several_images_in_the_flat_part() -> None:
+    """Found by mutation: a Reshape in front of it makes images of one; only the first was computed."""
+    net = Net((1, 3, 8, 8))
+    x = net.op("Reshape", net.conv(net.input, 8), net.constant(np.array([2, 4, 8, 8])))
+    net.channels[x] = 4
+    assert judge(net.model([(net.op("Softmax", net.conv(x, 6, 3, group=2), axis=1), (2, 6, 8, 8))])) == "equal"
