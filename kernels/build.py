@@ -24,13 +24,15 @@ from .passes.float_ends import float_ends
 from .passes.lower import lower
 from .passes.lower_f32 import FloatNumbers
 from .passes.pipeline import fuse, prepare
+from .passes.release_pairs import is_exact, quantised_by_file, release_pairs, release_tail
 from .perf.device import Device
 from .perf.table import predict
 from .plan.file import write_plan
 from .quant.borders import layers_of
-from .quant.coding import find_scales, spread_out, without_codes
+from .quant.coding import find_ranges, find_scales, input_code, spread_out, without_codes
 from .quant.gate import Reference, make_task
 from .quant.half import mixed_numbers
+from .quant.imported import loss_of_import, scales_of_file
 from .quant.mixed import RANKING_PICTURES, choose_layers, rank_layers
 from .quant.pictures import Source, find_pictures, split
 from .quant.report import layer_table, ranking_facts, signal_to_noise
@@ -76,6 +78,9 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
     passes = PassTable(passes_on)
     passes.seen(IMPORT, graph)
     prepared = prepare(graph, passes.seen)
+    of_file = quantised_by_file(graph)
+    if of_file and precision != "fp32":                  # the gate's reference: the file's arithmetic, float tail
+        prepared = release_tail(prepared)
     fused = fuse(prepared, passes.seen)
     progress(f"read {onnx_path.name}: {len(graph.nodes)} nodes, {len(fused.nodes)} after the passes")
     pictures = find_pictures(calibration)
@@ -85,14 +90,28 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
     floats = ProgramRunner(programs[1], constants)
     source = _source(spec, programs[1], graph.file)
     task = make_task(spec, floats, max_kl)
-    report: dict[str, Any] = {"precision": precision, "nodes_before": len(graph.nodes), "nodes_after": len(fused.nodes)}
+    report: dict[str, Any] = {"precision": precision, "nodes_before": len(graph.nodes), "nodes_after": len(fused.nodes),
+                              "quantised_by_file": of_file}
     warnings: list[str] = []
     coded, noise = source, {}
     costs: Mapping[str, float] = {}
     if precision != "fp32":
+        if of_file:
+            released, ranges = release_pairs(graph, is_exact if precision != "fp16" else lambda node: False)
+            prepared = prepare(released)
         fused = fuse(float_ends(prepared))
         if precision == "fp16":
             scales = without_codes(fused)
+            if of_file:
+                warnings.append("FP16 of a quantised model: its rounding of activations is left out, its weights stay")
+        elif of_file:
+            scales, report["calibration"] = scales_of_file(
+                fused, ranges, input_code(spec, fused),
+                lambda: find_ranges(prepared, fused, source, chosen, progress) if chosen else {}, method)
+            report["calibration"]["held_back"] = len(held)
+            progress("scales are those of the quantised model" + (": pictures only judge them" if chosen else ""))
+            if loss := loss_of_import(report["calibration"]):
+                warnings.append(f"the model is quantised already: {loss}")
         else:
             scales, report["calibration"] = find_scales(prepared, fused, spec, source, chosen, method, task, progress)
             report["calibration"]["held_back"] = len(held)

@@ -99,7 +99,9 @@ def _against_onnx(plan: PlanFile, onnx: Path, reference: str) -> list[Check]:
         layout = executor.program.input_layout
     shapes = {name: tuple(shape) for name, shape in json.loads(plan.metadata["provenance"]).get("shapes", {}).items()}
     want = _imported(onnx, x, shapes) if reference == "import" else _runtime(onnx, x, layout)
-    judged = reference == "onnxruntime" and json.loads(plan.metadata["report"])["precision"] == "fp32"
+    report = json.loads(plan.metadata["report"])
+    # a model that rounds its activations multiplies the last bit of a float sum by a step of its codes
+    judged = reference == "onnxruntime" and report["precision"] == "fp32" and not report.get("quantised_by_file")
     for index, (a, b) in enumerate(zip(got, want, strict=True)):
         b = b.reshape(a.shape)
         worst = float(np.abs(a - b).max() / max(float(np.abs(b).max()), 1e-30))

@@ -102,8 +102,11 @@ class IntegerNumbers:
             return TableI8(node.name, x.name, y.name, out.constant(f"{node.name}/table", table))
         raise out.refuse(node, f"has no integer form on {x.dtype}", AS_FP32)
 
-    def _codes(self, node: Node, weight: Array, bias: Array, s_x: float) -> tuple[Array, contract.Floats, Array]:
-        """(weight codes, scales, bias codes) by CONTRACT.md."""
+    def codes(self, node: Node, weight: Array, bias: Array, s_x: float) -> tuple[Array, contract.Floats, Array]:
+        """(weight codes, scales, bias codes) of a convolution by CONTRACT.md, or those that the file brings along."""
+        of_file = codes_of_file(node, weight, bias, s_x)
+        if of_file is not None:
+            return of_file
         scales = contract.weight_scales(weight, bias, s_x)
         codes = contract.weight_codes(weight, scales)
         bias = self._corrected(bias, weight, codes, scales, s_x, node)
@@ -131,7 +134,7 @@ class IntegerNumbers:
         weight = graph.constants[node.inputs[1]]
         has_bias = len(node.inputs) > 2 and node.inputs[2]
         bias = graph.constants[node.inputs[2]] if has_bias else np.zeros(len(weight), dtype=np.float32)
-        codes, scales, bias_q = codes_of_file(node, weight, bias, x.scale) or self._codes(node, weight, bias, x.scale)
+        codes, scales, bias_q = self.codes(node, weight, bias, x.scale)
         if not contract.sum_fits(codes, bias_q, x.dtype == "uint8").all():
             raise out.refuse(node, "its sums do not fit 32 bits", AS_FP32)
         low, high, table, s_out = contract.LOW, contract.HIGH, "", y.scale
