@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cpu.executor import CpuExecutor
-from .ir.program import Program, Tensor, programs_from_text
+from .ir.program import Program, Tensor
+from .ir.validate import programs_of
 from .picture import Picture, PictureError
 from .plan.file import PlanFile
 from .pre.decoder import Decoder, NonFinite, make_decoder
@@ -51,7 +52,7 @@ class Interface:
 
 def interface_of(plan: PlanFile, spec: ModelSpec) -> Interface:
     """Read a plan's interface from its metadata."""
-    program = next(iter(programs_from_text(plan.metadata["program"]).values()))
+    program = next(iter(programs_of(plan.metadata, plan.tensors).values()))
     return _interface(program, spec, _decoder(program, spec))
 
 
@@ -77,7 +78,7 @@ class Model:
         """Raises PlanError, SpecError, ProgramError, or KeyError for a device that this build does not have."""
         self._plan = plan
         self.spec = ModelSpec.from_json(plan.metadata["spec"])
-        programs = programs_from_text(plan.metadata["program"])
+        programs = programs_of(plan.metadata, plan.tensors)
         self._executors = {n: DEVICES[device](plan, n, programs) for n in sorted(programs)}
         program = next(iter(programs.values()))
         self._decoder = _decoder(program, self.spec)

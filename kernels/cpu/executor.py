@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..ir.errors import GoldenMismatch, ProgramError
-from ..ir.program import Program, Tensor, programs_from_text
+from ..ir.program import Program, Tensor
 from ..ir.steps import STEPS, Copy, Step
+from ..ir.validate import programs_of
 from . import convolution, depthwise, flat, flat_products, half, images, resampling
 from .binding import Array, Binding, Call
 
@@ -119,9 +120,9 @@ class CpuExecutor:
     """The executor named "cpu". `plan` must stay open while this lives."""
 
     def __init__(self, plan: Plan, batch: int = 1, programs: Mapping[int, Program] | None = None) -> None:
-        """`programs` are the plan's, where the caller has parsed them. Raises ProgramError if there is none of this
+        """`programs` are those of `programs_of`, where the caller has them. Raises ProgramError if none is of this
         batch size or it cannot be run."""
-        programs = programs_from_text(plan.metadata["program"]) if programs is None else programs
+        programs = programs_of(plan.metadata, plan.tensors) if programs is None else programs
         if batch not in programs:
             raise ProgramError(f"the plan holds batch sizes {sorted(programs)}, not {batch}: add it to `batch` in the "
                                "spec and build again")

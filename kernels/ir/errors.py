@@ -25,7 +25,8 @@ class GoldenMismatch(RuntimeError):
 
 
 class MemoryFault(RuntimeError):
-    """A step reads or writes bytes that are not its own at that moment: the arena's offsets or an executor are wrong."""
+    """A step reads or writes bytes that are not its own at that moment: the offsets or an executor are wrong.
+    """
 
     def __init__(self, step: str, tensor: str, text: str) -> None:
         super().__init__(f"memory check: step '{step}' {text}: this plan must not serve")

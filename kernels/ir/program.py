@@ -8,13 +8,14 @@ multiple of 16; what lies between is always 0. JSON round trip without any libra
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .errors import ProgramError
+from .fields import made_of
 from .steps import STEPS, Step
 
 ALIGN = 256
@@ -70,49 +71,29 @@ class Program:
                 "steps": [{"step": type(s).__name__, **asdict(s)} for s in self.steps]}
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
-
-
 def program_from_json(data: dict[str, Any]) -> Program:
-    """The program of a parsed JSON object. Raises ProgramError on anything unknown, missing or out of bounds."""
+    """The program of a parsed JSON object, every field of its declared type. Raises ProgramError on anything unknown,
+    missing or of another type; `validate.py` tells whether the program can run."""
     try:
-        tensors = {t["name"]: Tensor(**{k: _tuples(v) for k, v in t.items()}) for t in data["tensors"]}
+        named = [made_of(Tensor, entry, f"tensor '{entry.get('name')}'") for entry in data["tensors"]]
+        tensors = {t.name: t for t in named}
         steps = []
         for entry in data["steps"]:
-            kind = STEPS.get(entry["step"])
+            given = dict(entry)
+            kind = STEPS.get(given.pop("step"))
             if kind is None:
                 raise ProgramError(f"the program has a step '{entry['step']}' that this orind does not know: rebuild "
                                    "the plan with this version")
-            steps.append(kind(**{k: _tuples(v) for k, v in entry.items() if k != "step"}))
-        program = Program(int(data["batch"]), int(data["arena_bytes"]), _tuples(data["inputs"]),
-                          _tuples(data["outputs"]), tensors, tuple(steps), data["input_layout"])
-    except (KeyError, TypeError, AttributeError) as error:
+            steps.append(made_of(kind, given, f"step '{given.get('name')}' ({kind.__name__})"))
+        rest = {k: v for k, v in data.items() if k not in ("tensors", "steps")}
+        program = made_of(Program, {**rest, "tensors": {}, "steps": []}, "the program")
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, ProgramError):
+            raise
         raise ProgramError(f"the program of the plan is not complete ({error}): rebuild the plan") from error
-    check(program)
-    return program
-
-
-def check(program: Program) -> None:
-    """Raises ProgramError unless every tensor lies in the arena and every step's tensors exist."""
-    for t in program.tensors.values():
-        try:
-            size = np.dtype(t.dtype).itemsize
-        except TypeError as error:
-            raise ProgramError(f"tensor '{t.name}' has the unknown type {t.dtype}") from error
-        need = (int(np.prod(t.shape)) if t.layout == "flat" else t.shape[0] * t.shape[1] * t.pitch) * size
-        if min((t.offset, t.start, *t.shape)) < 0 or need > t.frame_bytes or t.offset % size \
-                or t.offset + program.batch * t.frame_bytes > program.arena_bytes \
-                or (t.layout == "nhwc" and t.start + t.span > t.pitch):
-            raise ProgramError(f"tensor '{t.name}' does not fit the arena of {program.arena_bytes} bytes: the plan is "
-                               "damaged, build it again")
-    for step in program.steps:
-        for name in (*step.reads(), *step.writes()):
-            if name not in program.tensors:
-                raise ProgramError(f"step '{step.name}' uses the unknown tensor '{name}': the plan is damaged")
-    for name in (*program.inputs, *program.outputs):
-        if name not in program.tensors:
-            raise ProgramError(f"the program's input or output '{name}' is unknown: the plan is damaged")
+    if len(tensors) != len(named):
+        raise ProgramError("the program of the plan has two tensors of one name: the plan is damaged, build it again")
+    return replace(program, tensors=tensors, steps=tuple(steps))
 
 
 def programs_to_text(programs: dict[int, Program]) -> str:
@@ -125,7 +106,7 @@ def programs_from_text(text: str) -> dict[int, Program]:
     try:
         data = json.loads(text)
         return {int(n): program_from_json(p) for n, p in data.items()}
-    except (json.JSONDecodeError, AttributeError, ValueError) as error:
+    except (AttributeError, ValueError, RecursionError) as error:
         if isinstance(error, ProgramError):
             raise
         raise ProgramError(f"the program of the plan cannot be read ({error}): rebuild the plan") from error

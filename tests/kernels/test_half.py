@@ -17,8 +17,9 @@ from orind.kernels.build import build_plan
 from orind.kernels.cpu.executor import ProgramRunner
 from orind.kernels.ir import steps as s
 from orind.kernels.ir.errors import UnsupportedModel
-from orind.kernels.ir.program import program_from_json, programs_from_text
+from orind.kernels.ir.program import program_from_json
 from orind.kernels.ir.reference import run_graph
+from orind.kernels.ir.validate import programs_of
 from orind.kernels.model import FrameFault, Model
 from orind.kernels.passes.float_ends import float_ends
 from orind.kernels.passes.lower import lower
@@ -245,8 +246,8 @@ def test_a_served_frame_that_overflows_is_a_fault_and_the_program_is_parsed_once
     out = tmp_path / "net.plan"
     build_plan(tmp_path / "net.onnx", ModelSpec.for_tensor("net", (1, 2)), [], out, "fp16")
     parsed = []
-    monkeypatch.setattr("orind.kernels.model.programs_from_text", lambda t: parsed.append(t) or programs_from_text(t))
-    monkeypatch.setattr("orind.kernels.cpu.executor.programs_from_text", lambda t: parsed.append(t))
+    monkeypatch.setattr("orind.kernels.model.programs_of", lambda m, t: parsed.append(m) or programs_of(m, t))
+    monkeypatch.setattr("orind.kernels.cpu.executor.programs_of", lambda m, t: parsed.append(m))
     model = Model(PlanFile.open_path(out), "cpu")
     try:
         assert len(parsed) == 1 and model.batch_sizes == (1, 2)

@@ -13,7 +13,7 @@ from orind.kernels.cpu.executor import FUNCTIONS, ProgramRunner, function_of
 from orind.kernels.ir.errors import ProgramError
 from orind.kernels.ir.flat_steps import Unary
 from orind.kernels.ir.lifetimes import Lifetime
-from orind.kernels.ir.program import program_from_json, programs_from_text, programs_to_text
+from orind.kernels.ir.program import programs_from_text, programs_to_text
 from orind.kernels.ir.steps import STEPS, ConvF32
 from orind.kernels.passes.arena import place
 from orind.kernels.passes.channel_map import map_channels
@@ -39,39 +39,7 @@ def test_every_step_has_a_function_of_its_name() -> None:
         function_of("Warp")
 
 
-def spoil(change: str) -> dict[str, Any]:
-    d = data()
-    tensor = next(t for t in d["tensors"] if t["layout"] == "nhwc")
-    if change == "step":
-        d["steps"][0]["step"] = "Teleport"
-    elif change == "field":
-        del d["steps"][0]["x"]
-    elif change == "arena":
-        d["arena_bytes"] = 256
-    elif change == "dtype":
-        tensor["dtype"] = "int3"
-    elif change == "offset":
-        tensor["offset"] = -4
-    elif change == "reads":
-        d["steps"][0]["x"] = "elsewhere"
-    elif change == "span":
-        tensor["span"] = 10_000
-    elif change == "output":
-        d["outputs"] = ["elsewhere"]
-    return d
-
-
-@pytest.mark.parametrize(("change", "text"), [
-    ("step", "step 'Teleport' that this orind does not know"), ("field", "not complete"),
-    ("arena", "does not fit the arena"), ("dtype", "unknown type int3"), ("offset", "does not fit the arena"),
-    ("reads", "uses the unknown tensor 'elsewhere'"), ("span", "does not fit"),
-    ("output", "input or output 'elsewhere'")])
-def test_damaged_program_is_refused(change: str, text: str) -> None:
-    with pytest.raises(ProgramError, match=text):
-        program_from_json(spoil(change))
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{\"one\": {}}", "{\"1\": 5}"])
+@pytest.mark.parametrize("text", ["", "[]", "{\"one\": {}}", "{\"1\": 5}", "[" * 100_000, "{\"1\": {\"steps\": []}}"])
 def test_text_that_is_no_program(text: str) -> None:
     with pytest.raises(ProgramError, match="the program of the plan"):
         programs_from_text(text)
