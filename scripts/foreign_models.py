@@ -127,7 +127,7 @@ ENTRIES = (
     Entry("part-inspect", "parts", shipped=True),
     Entry("blazeface-front", "faces"),
     Entry("blazeface-back", "faces", shipped=True),
-    Entry("centerface", "faces", shapes={"input.1": (1, 3, 480, 640)}),
+    Entry("centerface", "faces", shapes={"input.1": (1, 3, 320, 320)}),
     Entry("efficientnet-lite0", "photographs"),
     Entry("page-orientation", "pages", shapes={"x": (1, 3, 224, 224)}),
     Entry("text-detection", "pages", shapes={"x": (1, 3, 320, 320)}),
