@@ -99,7 +99,9 @@ class Builder:
     def _check_operator(self, proto: onnx.NodeProto, node: Node) -> None:
         ctx = self.context
         if proto.domain not in ("", "ai.onnx"):
-            raise ctx.refuse(node, f"operator of the domain '{proto.domain}'", "export with standard operators only")
+            integer = node.op in PAIRS or node.op.startswith(("QLinear", "QGemm", "DynamicQuantize"))
+            raise ctx.refuse(node, f"operator of the domain '{proto.domain}'",
+                             f"export with standard operators only{f'; {AS_QDQ}' if integer else ''}")
         if node.op in CONTROL_FLOW:
             raise ctx.refuse(node, "control flow is not supported", "export the model for one fixed path, without it")
         version = ctx.version = since_version(node.op, ctx.opset)

@@ -17,6 +17,7 @@ from ..ir.errors import ModelError, UnsupportedModel
 from ..ir.graph import Graph, TensorInfo
 from .builder import Builder
 from .context import Array, Context, Shape
+from .order import in_order
 from .versions import OLDEST_OPSET, known_opset
 
 NO_SHAPES: Mapping[str, Shape] = {}
@@ -62,7 +63,7 @@ def import_model(model: onnx.ModelProto, path: Path, shapes: Mapping[str, Shape]
     if len(names) != len(set(names)) or not names:
         raise ModelError(f"{file}: two graph outputs have the same name, or there is none; export the model again")
     builder = Builder(context, inputs, problems)
-    for index, proto in enumerate(model.graph.node):
+    for index, proto in in_order(model.graph.node, file):
         builder.add(proto, index)
     codes = [f"{file}: graph output '{name}' is integer codes; end the model with a DequantizeLinear"
              for name in names if name in context.coded]
@@ -78,10 +79,13 @@ def import_model(model: onnx.ModelProto, path: Path, shapes: Mapping[str, Shape]
 def _initializers(model: onnx.ModelProto, path: Path) -> dict[str, Array]:
     constants: dict[str, Array] = {}
     for tensor in model.graph.initializer:
+        external = next((e.value for e in tensor.external_data if e.key == "location"), "")
+        if external.startswith(("/", "\\")) or ".." in external.replace("\\", "/").split("/"):
+            raise ModelError(f"{path.name}: the weights '{tensor.name}' lie in '{external}', outside of the model's "
+                             "folder; put the file beside the model and export it again")
         try:
             value = numpy_helper.to_array(tensor, str(path.parent))
         except (OSError, ValueError, TypeError, KeyError, onnx.checker.ValidationError) as error:
-            external = next((e.value for e in tensor.external_data if e.key == "location"), "")
             raise ModelError(f"{path.name}: the weights '{tensor.name}' are missing or cut short"
                              f"{f' (external data {external})' if external else ''}; copy the model with its external "
                              "data file, or export it again") from error

@@ -12,6 +12,7 @@ from .context import Context, Shape
 
 LARGEST_PADDED = 1 << 28
 """Elements of one channel of a padded input: what is above is a damaged file, not a model."""
+LARGEST_STRIDE = 1 << 24
 
 
 def _spatial(ctx: Context, node: Node, kernel: Shape) -> Node:
@@ -24,7 +25,8 @@ def _spatial(ctx: Context, node: Node, kernel: Shape) -> Node:
     strides = tuple(node.attrs.get("strides") or (1,) * n)
     dilations = tuple(node.attrs.get("dilations") or (1,) * n)
     pads = tuple(node.attrs.get("pads") or (0,) * 2 * n)
-    if (len(strides), len(dilations), len(pads)) != (n, n, 2 * n) or min((*strides, *dilations, *kernel)) < 1:
+    if (len(strides), len(dilations), len(pads)) != (n, n, 2 * n) or min((*strides, *dilations, *kernel)) < 1 \
+            or max(strides) > LARGEST_STRIDE:
         raise ctx.refuse(node, f"strides {strides}, dilations {dilations}, pads {pads} or kernel {kernel} make no "
                          "sense", "export the model again")
     auto = node.attrs.get("auto_pad", b"NOTSET").decode()

@@ -25,13 +25,15 @@ def fold_batchnorm(graph: Graph, into_weights: bool = True) -> Graph:
             continue
         scale, shift, mean, variance = (p for p in parameters if p is not None)
         gain = scale / np.sqrt(variance + node.attrs.get("epsilon", 1e-5))
-        before = nodes.get(graph.producers[node.inputs[0]].name) if node.inputs[0] in graph.producers else None
+        key = graph.producers[node.inputs[0]].name if node.inputs[0] in graph.producers else ""
+        before = nodes.get(key)
         if (into_weights and before is not None and before.op == "Conv"
                 and graph.only_consumer(before.output) is node):
-            weight = graph.constants[before.inputs[1]].astype(np.float64) * gain[:, None, None, None]
-            bias = (graph.constants[before.inputs[2]].astype(np.float64)
+            known = {**graph.constants, **constants}
+            weight = known[before.inputs[1]].astype(np.float64) * gain[:, None, None, None]
+            bias = (known[before.inputs[2]].astype(np.float64)
                     if len(before.inputs) > 2 and before.inputs[2] else np.zeros(len(gain)))
-            del nodes[before.name]
+            del nodes[key]
             name, source, attrs = before.name, before.inputs[0], scaled_grid(before, gain)
         else:
             weight, bias = gain[:, None, None, None], np.zeros(len(gain))

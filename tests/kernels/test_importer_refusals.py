@@ -80,6 +80,7 @@ CASES: list[tuple[onnx.ModelProto, str]] = [
     (raw([node("Concat", "x", "x", axis=7)]), "axis 7 of a tensor of 4 dimensions"),
     (raw([node("Concat", "x", "x")]), r"missing or malformed \(KeyError"),
     (raw([node("Conv", "x", "w", strides=[2])], weights=W), "make no sense"),
+    (raw([node("Conv", "x", "w", strides=[1 << 62, 1])], weights=W), "make no sense"),
     (raw([node("BatchNormalization", "x", *"wwww")], weights={"w": np.full(3, np.inf, dtype=np.float32)}),
      "NaN or infinity"),
     (raw([node("BatchNormalization", "x", *"wwww", training_mode=1)], weights={"w": np.ones(3, dtype=np.float32)}),

@@ -45,6 +45,12 @@ def test_fold_batchnorm_behind_a_convolution_and_alone() -> None:
     assert after.nodes[2].attrs["group"] == 5
 
 
+def test_fold_batchnorm_twice() -> None:
+    net = Net((1, 3, 6, 6))
+    before = imported(net.model([(net.norm(net.norm(net.norm(net.conv(net.input, 5, bias=False)))), (1, 5, 6, 6))]))
+    assert ops(same(before, remove_dead(fold_batchnorm(before)))) == ["Conv"]
+
+
 def test_recognise_activations_keeps_a_sigmoid_that_others_read() -> None:
     net = Net((1, 3, 4, 4))
     gate = net.op("Sigmoid", net.input)

@@ -230,6 +230,8 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda n: lone(n, "QuantizeLinear"), "graph output '.*' is integer codes; end the model with a DequantizeLinear"),
     (lambda n: lone(n, "DequantizeLinear"), r"its codes 'x' \(float32\) come from no QuantizeLinear"),
     (lambda n: unchecked(n, n.op("QLinearConv", *[n.input] * 8)), r"\(QLinearConv\): this .* QDQ format"),
+    (lambda n: unchecked(n, n.op("QLinearAdd", *[n.input] * 8, domain="com.microsoft")),
+     r"domain 'com.microsoft'; export with standard operators only; quantise the model statically in the QDQ format"),
     (lambda n: unchecked(n, n.op("DynamicQuantizeLinear", n.input)), r"\(DynamicQuantizeLinear\): this .* QDQ format"),
 ]
 
