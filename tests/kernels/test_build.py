@@ -90,6 +90,15 @@ def test_golden_at_every_batch_and_verify(folder: Path, tmp_path: Path, precisio
         assert exact == "outputs and 0 of 57 steps bit for bit"
 
 
+def test_verify_under_the_shapes_that_the_plan_was_built_with(tmp_path: Path) -> None:
+    """A file that declares a batch and a size which nobody means: a fully convolutional network as it is passed on."""
+    net = Net((10, 3, 32, 32))
+    onnx.save(net.model([(net.op("Relu", net.conv(net.input, 4)), (10, 4, 32, 32))]), tmp_path / "n.onnx")
+    build_plan(tmp_path / "n.onnx", None, [], tmp_path / "n.plan", "fp32", shapes={"images": (1, 3, 48, 64)})
+    report = verify(tmp_path / "n.plan", tmp_path / "n.onnx", "onnxruntime")
+    assert report.ok and report.checks[-1].name == "output 0 against onnxruntime" and report.checks[-1].ok
+
+
 def test_verify_names_damage_and_a_foreign_model(folder: Path, plan: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.plan"
     content = bytearray(plan.read_bytes())
