@@ -155,14 +155,14 @@ def _write(path: Path, data: bytes) -> None:
 
 def export(folder: Path) -> None:
     """EfficientNet-Lite0 as ONNX, from its verified weights and code. Raises FetchError."""
+    out = folder / EXPORTED
+    if out.exists():
+        return
     try:
         import export_efficientnet
     except ModuleNotFoundError as error:
         raise FetchError(f"{error.name} is missing: scripts/fetch_models --efficientnet sets it up, or "
                          "pip install orind[train]") from error
-    out = folder / EXPORTED
-    if out.exists():
-        return
     with tempfile.TemporaryDirectory(prefix="orind-") as scratch:
         print(f"== pip: {LITE_CODE.name} {LITE_CODE.version} ({LITE_CODE.licence})", flush=True)
         archive = download(LITE_CODE, Path(scratch))

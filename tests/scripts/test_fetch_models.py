@@ -103,6 +103,16 @@ def test_without_npm_or_registry_it_says_what_to_do(tmp_path: Path, monkeypatch:
     assert sorted(p.suffix for p in tmp_path.iterdir()) == []
 
 
+def test_an_export_without_torch_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(FetchError, match=r"torch is missing: .* pip install orind\[train\]"):
+        fetch_models.export(tmp_path)
+    (tmp_path / fetch_models.EXPORTED).write_bytes(b"made before")
+    fetch_models.export(tmp_path)
+    fetch_models.write_licences(tmp_path)
+    assert "| efficientnet-lite0.onnx | made of efficientnet-lite0.pth" in (tmp_path / "LICENCES.md").read_text()
+
+
 def test_every_model_of_the_bench_is_fetched_or_shipped() -> None:
     names = {f.name for f in FILES}
     assert len(names) == len(FILES) and all(len(f.sha256) == len(f.package.sha256) == 64 for f in (*FILES, WEIGHTS))
