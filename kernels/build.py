@@ -23,6 +23,7 @@ from .ir.program import Program, programs_to_text
 from .passes.float_ends import float_ends
 from .passes.lower import lower
 from .passes.lower_f32 import FloatNumbers
+from .passes.merge_parallel import merge_parallel
 from .passes.pipeline import fuse, prepare
 from .passes.release_pairs import is_exact, quantised_by_file, release_pairs, release_tail
 from .perf.device import Device
@@ -33,8 +34,10 @@ from .quant.coding import find_ranges, find_scales, input_code, spread_out, with
 from .quant.gate import Reference, make_task
 from .quant.half import mixed_numbers
 from .quant.imported import loss_of_import, scales_of_file
-from .quant.mixed import RANKING_PICTURES, choose_layers, rank_layers
+from .quant.mixed import RANKING_PICTURES, choose_layers
+from .quant.parts import channel_scales, merged_scales
 from .quant.pictures import Source, find_pictures, split
+from .quant.ranking import rank_layers
 from .quant.report import layer_table, ranking_facts, signal_to_noise
 from .quant.scales import Scales
 from .quant.verdict import LIMIT_KL, enforce, judge_gate
@@ -82,15 +85,17 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
     if of_file and precision != "fp32":                  # the gate's reference: the file's arithmetic, float tail
         prepared = release_tail(prepared)
     fused = fuse(prepared, passes.seen)
-    progress(f"read {onnx_path.name}: {len(graph.nodes)} nodes, {len(fused.nodes)} after the passes")
+    merged = merge_parallel(fused)
+    passes.seen(merge_parallel.__name__, merged)
+    progress(f"read {onnx_path.name}: {len(graph.nodes)} nodes, {len(merged.nodes)} after the passes")
     pictures = find_pictures(calibration)
     chosen, held = split(pictures)
     batches = sorted({1, *spec.batch})
-    programs, constants = lower(fused, batches, FloatNumbers(fused))
+    programs, constants = lower(merged, batches, FloatNumbers(merged))
     floats = ProgramRunner(programs[1], constants)
     source = _source(spec, programs[1], graph.file)
     task = make_task(spec, floats, max_kl)
-    report: dict[str, Any] = {"precision": precision, "nodes_before": len(graph.nodes), "nodes_after": len(fused.nodes),
+    report: dict[str, Any] = {"precision": precision, "nodes_before": len(graph.nodes), "nodes_after": len(merged.nodes),
                               "quantised_by_file": of_file}
     warnings: list[str] = []
     coded, noise = source, {}
@@ -101,7 +106,7 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
             prepared = prepare(released)
         fused = fuse(float_ends(prepared))
         if precision == "fp16":
-            scales = without_codes(fused)
+            scales = without_codes(merge_parallel(fused))
             if of_file:
                 warnings.append("FP16 of a quantised model: its rounding of activations is left out, its weights stay")
         elif of_file:
@@ -116,10 +121,13 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
             scales, report["calibration"] = find_scales(prepared, fused, spec, source, chosen, method, task, progress)
             report["calibration"]["held_back"] = len(held)
 
+        scales = merged_scales(scales) if precision != "fp16" else scales
+        merged = scales.graph
+
         def make(layers: Collection[str]) -> tuple[ProgramRunner, Source]:
             programs, constants = _lower(scales, layers, [1])
             return ProgramRunner(programs[1], constants), _source(spec, programs[1], graph.file)
-        layers: Collection[str] = layers_of(fused) if precision == "fp16" else ()
+        layers: Collection[str] = layers_of(merged) if precision == "fp16" else ()
         figures = None
         ranking = spread_out(chosen, RANKING_PICTURES)
         if held:
@@ -137,18 +145,19 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
                             "64")
         enforce(report["gate"], precision, accept_loss, warnings)
         if kl_share and not costs and precision != "fp16":
-            costs = rank_layers(layers_of(fused), make, Reference(task, floats, source, ranking), progress)
+            costs = rank_layers(scales, Reference(task, floats, source, ranking), progress)
         programs, constants = _lower(scales, layers, batches)
         runner = ProgramRunner(programs[1], constants)
         coded = _source(spec, programs[1], graph.file)
-        noise = signal_to_noise(floats, runner, source, coded, chosen[:SQNR_PICTURES])
+        noise = signal_to_noise(floats, runner, source, coded, chosen[:SQNR_PICTURES],
+                                channel_scales(scales) if precision != "fp16" else {})
         progress(f"compared {len(noise)} layers with FP32")
     served = {batch: programs[batch] for batch in spec.batch}
     first = served[spec.batch[0]]
     report["steps"] = len(first.steps)
     report["arena_bytes"] = {str(n): p.arena_bytes for n, p in served.items()}
     report["weight_bytes"] = sum(int(value.nbytes) for value in constants.values())
-    report["layers"] = layer_table(first, constants, fused, noise, costs)
+    report["layers"] = layer_table(first, constants, merged, noise, costs)
     report["ranking"] = ranking_facts(costs, precision, min(len(chosen), RANKING_PICTURES))
     passes.lowered(programs[1], len(fused.nodes), precision)
     report["passes"] = passes.report()

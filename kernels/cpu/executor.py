@@ -100,7 +100,9 @@ class ProgramRunner:
     def logical(self, name: str, frame: int) -> Array:
         """A copy of a tensor in logical order: image (H, W, C), flat in its shape. Valid right after its step."""
         view, tensor = self.binding.view(name, frame), self.program.tensors[name]
-        return view[..., tensor.channels()] if tensor.layout == "nhwc" else view.copy()
+        if tensor.layout == "flat":
+            return view.copy()
+        return np.concatenate([view[..., start:start + count] for start, count in tensor.segments], axis=-1)
 
     def checksum(self, step: Step) -> int:
         """`sum_of` the step; 0 where it is not exact."""

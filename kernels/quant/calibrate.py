@@ -49,16 +49,18 @@ class Histogram:
 
     def add(self, values: npt.NDArray[np.float32]) -> None:
         """Values (..., channels)."""
-        self.widen(values)
+        channels = values.shape[-1]
+        lines = values.reshape(len(values), -1)               # long rows first: NumPy is slow along short axes
+        low, high = (np.min(lines, 0).reshape(-1, channels).min(0), np.max(lines, 0).reshape(-1, channels).max(0))
+        self.widen(np.concatenate([low, high]))
         if not self.finite:
             return
-        rows = values.reshape(-1, values.shape[-1])
-        peaks = np.maximum(rows.max(0), -rows.min(0)).astype(np.float64)
+        peaks = np.maximum(high, -low).astype(np.float64)
         if self.pixels == 0:
             self.sums, self.peaks = np.zeros(len(peaks)), np.zeros(len(peaks))
-        self.sums += rows.sum(0, dtype=np.float64)
+        self.sums += lines.sum(0, dtype=np.float64).reshape(-1, channels).sum(0)
         self.peaks = np.maximum(self.peaks, peaks)
-        self.pixels += len(rows)
+        self.pixels += values.size // channels
         if self.largest == 0:
             self.counts[0] += values.size
             return
@@ -67,8 +69,11 @@ class Histogram:
         while self.top < self.largest:
             self.counts = np.concatenate([self.counts.reshape(-1, 2).sum(1), np.zeros(BINS // 2, dtype=np.int64)])
             self.top *= 2
-        index = np.minimum(np.abs(values).ravel() * np.float32(BINS / self.top), BINS - 1).astype(np.int64)
-        self.counts += np.bincount(index, minlength=BINS)
+        places = np.abs(values).ravel()
+        np.multiply(places, np.float32(BINS / self.top), out=places)
+        found = np.bincount(places.astype(np.intp), minlength=BINS + 1)      # the largest value lies on the last edge
+        self.counts += found[:BINS]
+        self.counts[-1] += found[BINS]
 
     @property
     def largest(self) -> float:

@@ -92,6 +92,15 @@ class Tally:
         self.signal[output] = self.signal.get(output, 0.0) + float((want.astype(np.float64) ** 2).sum())
         self.noise[output] = self.noise.get(output, 0.0) + float(((want.astype(np.float64) - got) ** 2).sum())
 
+    def lost(self) -> float:
+        """Grows with every picture by what it cost; to compare pictures of one task by."""
+        return sum(self.kl) + sum(1 - iou for iou in self.iou) + sum(self.noise.values())
+
+    def completed(self, perfect: Tally) -> Tally:
+        """As if all other pictures were without loss; `perfect` is FP32 compared with itself on all of them."""
+        return replace(perfect, kl=self.kl + [0.0] * (len(perfect.kl) - len(self.kl)),
+                       iou=self.iou + [1.0] * (len(perfect.iou) - len(self.iou)), noise=self.noise)
+
     def least_sqnr_db(self) -> float:
         """Of the output that lost most."""
         return min(10 * float(np.log10(max(self.signal[i], 1e-30) / max(self.noise[i], 1e-30))) for i in self.signal)
@@ -237,13 +246,19 @@ def cost_of(task: Task, tally: Tally) -> float:
 
 
 class Reference:
-    """FP32's outputs on some pictures, kept, so that each further program costs its own runs only."""
+    """FP32's outputs on some pictures, kept, so that each further program costs its own runs only.
+
+    `source` writes a picture into the input of FP32.
+    """
 
     def __init__(self, task: Task, floats: ProgramRunner, source: Source, pictures: Sequence[Path]) -> None:
         """Raises ModelError naming the picture on which FP32 itself has no finite answer."""
         self.task = task
+        self.source = source
         self.pictures = list(pictures)
         self.wanted: list[list[Array]] = []
+        self._order = list(range(len(self.pictures)))
+        self._perfect: Tally | None = None
         for path in pictures:
             source.writer(path)(floats.input[0])
             self.wanted.append([o[0].copy() for o in floats.run()])
@@ -251,22 +266,43 @@ class Reference:
                 raise ModelError(f"{path}: the model gives NaN or infinity on this picture in FP32: train or export it "
                                  "again, or leave the picture out")
 
-    def tally(self, coded: ProgramRunner, source: Source) -> Tally:
+    def tally(self, coded: ProgramRunner, source: Source, give_up: bool = False) -> Tally:
+        """Of all pictures, those that cost most in the last whole run first; with `give_up` only of so many until the
+        limits cannot be kept any more."""
         tally = Tally()
-        for path, want in zip(self.pictures, self.wanted, strict=True):
-            source.writer(path)(coded.input[0])
+        lost: list[tuple[float, int]] = []
+        for index in self._order:
+            source.writer(self.pictures[index])(coded.input[0])
+            before = tally.lost()
             got = [o[0] for o in coded.run()]
             tally.overflow = tally.overflow or coded.binding.overflows.get(0, "")
-            compare(self.task, tally, want, got)
+            compare(self.task, tally, self.wanted[index], got)
+            lost.append((before - tally.lost(), index))
+            if give_up and (tally.overflow or self.least_excess(tally) > 1):
+                return tally
+        self._order = [index for _, index in sorted(lost)]
         return tally
+
+    def least_excess(self, tally: Tally) -> float:
+        """What `excess` of all pictures is at least, after some of them."""
+        if self._perfect is None:
+            self._perfect = Tally()
+            for want in self.wanted:
+                self.task.add(self._perfect, want, want)
+        return float(self.task.figures(tally.completed(self._perfect))["excess"])
 
     def cost(self, coded: ProgramRunner, source: Source) -> float:
         """`cost_of` a program of batch 1."""
         return cost_of(self.task, self.tally(coded, source))
 
-    def measure(self, coded: ProgramRunner, source: Source) -> dict[str, Any]:
-        """Figures of the task for a program of batch 1; `excess` <= 1 is within the limits."""
-        tally = self.tally(coded, source)
+    def measure(self, coded: ProgramRunner, source: Source, give_up: bool = False) -> dict[str, Any]:
+        """Figures of the task for a program of batch 1; `excess` <= 1 is within the limits.
+
+        `give_up`: where it must be above 1, what it is at least, and `given_up`, the pictures that were looked at.
+        """
+        tally = self.tally(coded, source, give_up)
+        if not tally.overflow and tally.pictures < len(self.pictures):
+            return {"excess": self.least_excess(tally), "given_up": tally.pictures}
         if tally.overflow:
             return {"overflow": tally.overflow, "excess": OVERFLOWED}
         figures = self.task.figures(tally)

@@ -1,14 +1,15 @@
 """Mixed precision: the cheapest set of float16 layers with which the accuracy gate is met. Caller: `build.py`.
 
-Layers are ranked on 16 calibration pictures by what each costs when it alone is int8 and all others are float16 (so a
-tensor that int8 cannot hold shows at the layer that makes it and at the one that reads it). Sets are decided on all
-held-back pictures: the shortest head of that ranking that meets the gate, less every layer that it turns out not to
-need, the one with most multiply-accumulates first.
+Layers are ranked on 16 calibration pictures by what each costs when it alone is int8 (`ranking.py`; a tensor that int8
+cannot hold shows at the layer that makes it and at the one that reads it). Sets are decided on all held-back pictures:
+the shortest head of that ranking that meets the gate, searched from where the ranking foretells it, less every layer
+that it turns out not to need, the one with most multiply-accumulates first. A set is given up at the first picture from
+which on it cannot meet the gate any more; pictures that cost INT8 most come first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +18,14 @@ from ..ir.macs import multiply_accumulates
 from .borders import layers_of
 from .gate import Reference
 from .pictures import Source
+from .ranking import rank_layers
 from .scales import Scales
 
 RANKING_PICTURES = 16
 REMOVALS = 8
 """At most so many layers are tried without; each costs a run over the held-back pictures."""
+FORETOLD = 0.7
+"""The head is foretold where the costs of the layers behind it add up to this part of the limits."""
 
 Progress = Callable[[str], None]
 Make = Callable[[Collection[str]], tuple[ProgramRunner, Source]]
@@ -40,8 +44,8 @@ class Choice:
 def choose_layers(scales: Scales, make: Make, quick: Reference, held: Reference, progress: Progress) -> Choice:
     """The set for `held`; all layers, with `excess` above 1 in the figures, if float16 does not meet the gate either.
     """
-    def measured(layers: Collection[str]) -> dict[str, Any]:
-        return held.measure(*make(layers))
+    def measured(layers: Collection[str], give_up: bool = False) -> dict[str, Any]:
+        return held.measure(*make(layers), give_up=give_up)
     codes = measured(())
     report: dict[str, Any] = {"int8": codes, "layers": []}
     if codes["excess"] <= 1:
@@ -52,13 +56,15 @@ def choose_layers(scales: Scales, make: Make, quick: Reference, held: Reference,
     progress(f"INT8 alone is {codes['excess']:.3g} times over the limits, FP16 {best['excess']:.3g}")
     if best["excess"] > 1:
         return Choice(every, best, report)
-    share = report["costs"] = rank_layers(every, make, quick, progress)
+    share = report["costs"] = rank_layers(scales, quick, progress)
     ranked = sorted(every, key=lambda name: -share[name])
     low, high = 0, len(ranked)                            # the gate is not met with `low` layers, and is with `high`
+    foretold = _foretold(ranked, share)
+    near = [foretold + step for step in (0, 2, -2, 6, -6, 14, -14)]
     while high - low > 1:
-        middle = (low + high) // 2
-        figures = measured(ranked[:middle])
-        progress(f"{middle} of {len(ranked)} layers in FP16: {figures['excess']:.3g} times the limits")
+        middle = next((count for count in near if low < count < high), (low + high) // 2)
+        figures = measured(ranked[:middle], give_up=True)
+        progress(f"{middle} of {len(ranked)} layers in FP16: {_told(figures)}")
         if figures["excess"] <= 1:
             high, best = middle, figures
         else:
@@ -67,7 +73,7 @@ def choose_layers(scales: Scales, make: Make, quick: Reference, held: Reference,
     macs = multiply_accumulates(scales.graph)
     for name in sorted(chosen, key=lambda n: -macs.get(n, 0))[:REMOVALS]:
         fewer = [other for other in chosen if other != name]
-        figures = measured(fewer)
+        figures = measured(fewer, give_up=True)
         if figures["excess"] <= 1:
             chosen, best = fewer, figures
     progress(f"{len(chosen)} of {len(every)} layers stay in FP16")
@@ -76,19 +82,19 @@ def choose_layers(scales: Scales, make: Make, quick: Reference, held: Reference,
     return Choice(tuple(name for name in every if name in chosen), best, report)
 
 
-def rank_layers(every: Sequence[str], make: Make, quick: Reference, progress: Progress) -> dict[str, float]:
-    """What each layer costs when it alone is int8 and all others are float16, in parts of the limits.
+def _foretold(ranked: Sequence[str], share: Mapping[str, float]) -> int:
+    """How many layers must go before the costs of the others add up to FORETOLD of the limits."""
+    left = sum(max(share[name], 0.0) for name in ranked)
+    for count, name in enumerate(ranked):
+        if left <= FORETOLD:
+            return count
+        left -= max(share[name], 0.0)
+    return len(ranked)
 
-    Below 0 where the layer's rounding happens to bring the answer nearer to FP32's.
-    """
-    task = quick.task
-    least = task.cost(quick.tally(*make(every)))
-    share = {}
-    for index, name in enumerate(every):
-        share[name] = task.cost(quick.tally(*make([other for other in every if other != name]))) - least
-        if index % 8 == 7 or index + 1 == len(every):
-            progress(f"ranked {index + 1} of {len(every)} layers on {len(quick.pictures)} pictures")
-    return share
+
+def _told(figures: Mapping[str, Any]) -> str:
+    given_up = f", given up after {figures['given_up']} pictures" if "given_up" in figures else ""
+    return f"{figures['excess']:.3g} times the limits{given_up}"
 
 
 def _why(scales: Scales, name: str, share: float, macs: dict[str, int]) -> dict[str, Any]:

@@ -12,8 +12,20 @@ from hard import rescaled
 from models import Net
 
 from orind.kernels.build import BuildReport, build_plan
-from orind.kernels.cpu.executor import CpuExecutor
+from orind.kernels.cpu.executor import CpuExecutor, ProgramRunner
+from orind.kernels.importer.onnx_model import read_model
+from orind.kernels.passes.float_ends import float_ends
+from orind.kernels.passes.lower import lower
+from orind.kernels.passes.lower_f32 import FloatNumbers
+from orind.kernels.passes.pipeline import fuse, prepare
 from orind.kernels.plan.file import PlanFile
+from orind.kernels.quant.borders import layers_of
+from orind.kernels.quant.coding import find_scales
+from orind.kernels.quant.gate import Reference, Regress, Tally
+from orind.kernels.quant.half import mixed_numbers
+from orind.kernels.quant.pictures import Source
+from orind.kernels.quant.ranking import rank_layers
+from orind.kernels.quant.scales import Scales
 from orind.kernels.quant.verdict import AccuracyError
 from orind.kernels.spec import ModelSpec
 from orind.kernels.verify import verify
@@ -115,3 +127,57 @@ def test_float16_needs_no_calibration(folder: Path, tmp_path: Path) -> None:
     assert "calibration" not in result.report and verify(tmp_path / "h.plan").ok
     with PlanFile.open_path(tmp_path / "h.plan") as plan:
         assert json.loads(plan.metadata["provenance"])["precision"] == "fp16"
+
+
+def prepared(folder: Path, model: str) -> tuple[Scales, ProgramRunner, Source, list[Path]]:
+    """What `build_plan` has before it looks for layers."""
+    spec, pictures = ModelSpec.for_tensor(model), sorted((folder / "frames").iterdir())[:6]
+    graph = prepare(read_model(folder / f"{model}.onnx"))
+    fused = fuse(graph)
+    programs, constants = lower(fused, [1], FloatNumbers(fused))
+    entry = programs[1].tensors[programs[1].inputs[0]]
+    source = Source(spec, entry.shape, entry.dtype, 1.0, True, "x")
+    floats = ProgramRunner(programs[1], constants)
+    coded = fuse(float_ends(graph))
+    scales, _ = find_scales(graph, coded, spec, source, pictures, "minmax", Regress(), lambda line: None)
+    return scales, floats, source, pictures
+
+
+@pytest.mark.parametrize("model", ["easy", "hard"])
+def test_ranking_by_imitation_is_that_of_programs(folder: Path, model: str) -> None:
+    """Each layer alone in int8 in a program of its own, the others in float16: the same costs, one by one."""
+    scales, floats, source, pictures = prepared(folder, model)
+    quick = Reference(Regress(), floats, source, pictures)
+    every = layers_of(scales.graph)
+    share = rank_layers(scales, quick, lambda line: None)
+    assert list(share) == list(every)
+
+    def cost(half: list[str]) -> float:
+        graph, numbers = mixed_numbers(scales, half)
+        programs, constants = lower(graph, [1], numbers)
+        return quick.cost(ProgramRunner(programs[1], constants), source)
+    for name in every:
+        alone = cost([other for other in every if other != name]) - cost(list(every))
+        assert share[name] == pytest.approx(alone, rel=0.15, abs=2e-4), name
+    assert (sum(share.values()) > 1) is (model == "hard")
+
+
+def test_giving_up_decides_as_a_whole_run_does(folder: Path) -> None:
+    scales, floats, source, pictures = prepared(folder, "hard")
+    held = Reference(Regress(), floats, source, pictures)
+    every, given_up = layers_of(scales.graph), 0
+    for count in range(len(every) + 1):
+        graph, numbers = mixed_numbers(scales, every[:count])
+        programs, constants = lower(graph, [1], numbers)
+        coded = ProgramRunner(programs[1], constants)
+        whole, soon = held.measure(coded, source), held.measure(coded, source, give_up=True)
+        assert (whole["excess"] > 1) is (soon["excess"] > 1) and soon["excess"] <= whole["excess"] * (1 + 1e-9)
+        given_up += "given_up" in soon
+        assert ("given_up" in soon) is False or 1 <= soon["given_up"] <= len(pictures)
+    assert given_up > 2
+
+
+def test_what_is_missing_is_taken_as_without_loss() -> None:
+    tally, perfect = Tally(kl=[0.6], iou=[0.5]), Tally(kl=[0.0] * 4, iou=[1.0] * 4, pictures=2)
+    whole = tally.completed(perfect)
+    assert np.mean(whole.kl) == pytest.approx(0.15) and np.mean(whole.iou) == 0.875 and whole.pictures == 2
