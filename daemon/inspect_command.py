@@ -1,33 +1,43 @@
-"""`orind inspect PLAN [--json] [--board BOARD[:MODE]]`: what is in a plan, layer by layer, what its build measured, and
-what the time model predicts for a board."""
+"""`orind inspect PLAN`: what is in a plan layer by layer, what its build measured, what the time model predicts for a
+board; in words, as JSON, as one HTML page or as Graphviz text."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..ipc.exit_codes import Exit
 from ..kernels.ir.errors import ProgramError
-from ..kernels.ir.program import programs_from_text
+from ..kernels.ir.program import Program, programs_from_text
 from ..kernels.model import interface_of
 from ..kernels.perf.device import DeviceError
 from ..kernels.plan.file import PlanFile
 from ..kernels.plan.layout import PlanError
 from ..kernels.pre.outputs import DecoderError
 from ..kernels.spec import ModelSpec, SpecError
-from . import prediction
+from . import inspect_table, prediction
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "example: orind inspect part-inspect.plan --board agx-orin:MODE_30W\n"
-        "exit code 2: no such board or mode; 65: not a plan, or damaged; 66: no such file"
+        "example: orind inspect part-inspect.plan --board agx-orin:MODE_30W --html part-inspect.html\n"
+        "exit code 1: the page cannot be written; 2: no such board or mode; 65: not a plan, or damaged; "
+        "66: no such file"
     )
     parser.add_argument("plan", metavar="PLAN", type=Path)
-    parser.add_argument("--json", action="store_true", help="everything as one JSON object")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="everything as one JSON object")
+    form.add_argument(
+        "--html",
+        metavar="FILE",
+        type=Path,
+        help=f"one self-contained page; predicts for {prediction.DEFAULT} if neither --board nor the build names one",
+    )
+    form.add_argument("--dot", action="store_true", help="the graph as Graphviz text")
     parser.add_argument("--board", metavar="BOARD[:MODE]", help=f"predict times on {prediction.HELP}")
 
 
@@ -39,8 +49,14 @@ def run(options: argparse.Namespace) -> int:
         with PlanFile.open_path(options.plan) as plan:
             plan.verify()
             table = describe(plan)
-            if options.board is not None:
-                table["predicted"] = prediction.predictions(programs_from_text(plan.metadata["program"]), options.board)
+            programs = programs_from_text(plan.metadata["program"])
+        if options.board is not None:
+            table["predicted"] = prediction.predictions(programs, options.board)
+        if options.html is not None:
+            return _write_page(options, table, programs)
+        text = _dot(table, programs) if options.dot else None
+        if text is None:
+            text = json.dumps(table) if options.json else "\n".join(inspect_table.lines(options.plan, table, programs))
     except KeyError as error:
         print(f"orind inspect: {options.plan}: it holds no {error.args[0]}: make it with orind build", file=sys.stderr)
         return Exit.DATA
@@ -50,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     except (PlanError, SpecError, ProgramError, DecoderError) as error:
         print(f"orind inspect: {error}", file=sys.stderr)
         return Exit.DATA
-    print(json.dumps(table) if options.json else "\n".join(lines(options.plan, table)))
+    print(text)
     return Exit.DONE
 
 
@@ -68,42 +84,29 @@ def describe(plan: PlanFile) -> dict[str, Any]:
     }
 
 
-def lines(path: Path, table: dict[str, Any]) -> list[str]:
-    """The plan for a person's terminal."""
-    spec, report = table["spec"], table["report"]
-    shape = "x".join(map(str, table["input"]["shape"]))
-    text = [
-        f"{path}: {spec['name']}, {spec['task']}, {report['precision']}, {table['bytes']} bytes",
-        f"sha256   {table['sha256']}",
-        f"input    {table['input']['dtype']} {shape}, batch sizes {spec['batch']}",
-        f"labels   {', '.join(spec['labels'][:12])}{' ...' if len(spec['labels']) > 12 else ''}",
-        f"graph    {report['nodes_before']} nodes before, {report['steps']} kernels after",
-        *(f"{key:8} {_flat(report[key])}" for key in ("calibration", "gate") if report.get(key)),
-        f"made by  {_flat(table['provenance'])}",
-        "",
-        f"{'layer':44} {'step':14} {'shape':>16} {'type':>8} {'SQNR':>6} {'MMAC':>8} {'KB':>8}",
-    ]
-    for row in report["layers"]:
-        sqnr = "" if row["sqnr_db"] is None else f"{row['sqnr_db']:.1f}"
-        shape = "x".join(map(str, row["shape"]))
-        text.append(
-            f"{row['name'][-44:]:44} {row['step']:14} {shape:>16} {row['precision']:>8} {sqnr:>6} "
-            f"{row['macs'] / 1e6:8.2f} {row['bytes'] / 1024:8.1f}"
-        )
-    macs = sum(row["macs"] for row in report["layers"])
-    moved = sum(row["bytes"] for row in report["layers"])
-    text.append(f"{'together':44} {'':14} {'':>16} {'':>8} {'':>6} {macs / 1e6:8.2f} {moved / 1024:8.1f}")
-    predicted = table.get("predicted") or report.get("predicted")
-    return [*text, *prediction.lines(predicted)] if predicted else text
+def _write_page(options: argparse.Namespace, table: Mapping[str, Any], programs: Mapping[int, Program]) -> int:
+    from ..kernels.report.page import page
+
+    if options.html.exists() and options.html.samefile(options.plan):
+        print(f"orind inspect: --html {options.html}: that is the plan itself; name another file", file=sys.stderr)
+        return Exit.USAGE
+    predicted = table.get("predicted") or table["report"].get("predicted")
+    text = page(table, programs[table["spec"]["batch"][0]],
+                predicted or prediction.predictions(programs, prediction.DEFAULT))
+    try:
+        options.html.write_text(text, encoding="utf-8")
+    except OSError as error:
+        print(f"orind inspect: --html {options.html}: {error.strerror}; name a file that can be written",
+              file=sys.stderr)
+        return Exit.FAILED
+    print(f"{options.html}  {options.html.stat().st_size} bytes")
+    return Exit.DONE
 
 
-def _flat(values: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {_word(value)}" for key, value in values.items() if value is not None)
+def _dot(table: Mapping[str, Any], programs: Mapping[int, Program]) -> str:
+    from ..kernels.report.dataflow import Flow
+    from ..kernels.report.dot import dot
+    from ..kernels.report.layers import layers_of
 
-
-def _word(value: Any) -> str:
-    if isinstance(value, dict):
-        return _flat(value)
-    if isinstance(value, list):
-        return f"({len(value)})"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    program = programs[table["spec"]["batch"][0]]
+    return dot(table["spec"]["name"], Flow(program), layers_of(program, table["report"], None))

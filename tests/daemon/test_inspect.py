@@ -1,0 +1,97 @@
+"""`orind inspect`: the table for a terminal, the page and the Graphviz text as files and on stdout, and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from models import detector_onnx
+
+from orind.daemon import cli
+from orind.kernels.plan.file import PlanFile, write_plan
+
+Captured = pytest.CaptureFixture[str]
+STEERS = "\x1b[2Jpool"
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """FP16, one node named with a terminal's escape sequence."""
+    folder = tmp_path_factory.mktemp("inspected")
+    model = detector_onnx(64)
+    next(n for n in model.graph.node if n.op_type == "MaxPool").name = STEERS
+    onnx.save(model, str(folder / "net.onnx"))
+    assert cli.main(["build", str(folder / "net.onnx"), "--precision", "fp16", "-o", str(folder / "net.plan")]) == 0
+    return folder / "net.plan"
+
+
+def test_the_table_fits_a_terminal_and_its_sums_are_right(plan: Path, capsys: Captured) -> None:
+    assert cli.main(["inspect", str(plan), "--board", "agx-orin:MODE_30W"]) == 0
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 132 and "\x1b" not in text and "\ufffd[2Jpool" in text
+    start = next(i for i, line in enumerate(lines) if line.startswith("layer ") and " SQNR " in line)
+    end = next(i for i, line in enumerate(lines) if line.startswith("together"))
+    assert lines[start].split() == ["layer", "op", "shape", "type", "SQNR", "share", "MMAC", "KB", "us"]
+    rows = [line.split() for line in lines[start + 1:end]]
+    sums = [sum(float(row[i]) for row in rows) for i in (-3, -2, -1)]
+    assert [float(v) for v in lines[end].split()[1:]] == pytest.approx(sums, abs=0.06 * len(rows))
+    assert lines[end + 1] == "share: not measured, no layer is int8"
+    with PlanFile.open_path(plan) as file:
+        report = json.loads(file.metadata["report"])
+    assert len(rows) == report["steps"]
+    shown = [line for line in lines if line.startswith(("import ", "fold_batchnorm ", "precision "))]
+    for line, row in zip(shown, [r for r in report["passes"]["rows"] if r["name"] in (
+            "import", "fold_batchnorm", "precision")], strict=True):
+        assert line.split() == [row["name"], str(row["nodes"]), str(row["kernels"]), f"{row['us']:.1f}",
+                                f"{row['peak_bytes'] / 1024:.1f}"]
+    assert report["passes"]["device"] == {"board": "agx-orin", "mode": "MAXN"}
+
+
+def test_a_page_is_written_and_says_where(plan: Path, tmp_path: Path, capsys: Captured) -> None:
+    page = tmp_path / "net.html"
+    page.write_text("old")
+    assert cli.main(["inspect", str(plan), "--html", str(page)]) == 0
+    text = page.read_text()
+    assert capsys.readouterr().out == f"{page}  {len(text.encode())} bytes\n"
+    assert text.startswith("<!DOCTYPE html>") and "agx-orin MAXN" in text
+    assert cli.main(["inspect", str(plan), "--html", str(page), "--board", "orin-nx:25W"]) == 0
+    assert "orin-nx 25W" in page.read_text()
+
+
+def test_dot_goes_to_stdout(plan: Path, capsys: Captured) -> None:
+    assert cli.main(["inspect", str(plan), "--dot"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith('digraph "net" {') and text.endswith("}\n") and "\x1b" not in text
+
+
+def test_refusals(plan: Path, tmp_path: Path, capsys: Captured) -> None:
+    missing = tmp_path / "none" / "x.html"
+    assert cli.main(["inspect", str(plan), "--html", str(missing)]) == 1
+    assert capsys.readouterr().err == (f"orind inspect: --html {missing}: No such file or directory; name a file that "
+                                       "can be written\n")
+    assert cli.main(["inspect", str(plan), "--html", str(tmp_path)]) == 1
+    assert "Is a directory" in capsys.readouterr().err
+    before = plan.read_bytes()
+    assert cli.main(["inspect", str(plan), "--html", str(plan)]) == 2
+    assert "that is the plan itself" in capsys.readouterr().err and plan.read_bytes() == before
+    for both in (["--json", "--dot"], ["--dot", "--html", "x"]):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(["inspect", str(plan), *both])
+        assert caught.value.code == 2
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("key", ["layers", "precision"])
+def test_a_report_that_lacks_something_is_named(plan: Path, tmp_path: Path, capsys: Captured, key: str) -> None:
+    with PlanFile.open_path(plan) as file:
+        metadata = {k: v for k, v in file.metadata.items() if k not in ("format", "crc32")}
+        metadata["report"] = json.dumps({k: v for k, v in json.loads(metadata["report"]).items() if k != key})
+        write_plan(tmp_path / "x.plan", dict(file.tensors), metadata)
+    for form in ([], ["--html", str(tmp_path / "x.html")]):
+        assert cli.main(["inspect", str(tmp_path / "x.plan"), *form]) == 65
+        said = capsys.readouterr()
+        assert said.out == "" and said.err == (f"orind inspect: {tmp_path / 'x.plan'}: it holds no {key}: make it "
+                                               "with orind build\n")
