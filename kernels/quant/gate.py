@@ -23,6 +23,7 @@ from ..pre.geometry import Mapping
 from ..pre.heat_map import MapDecoder
 from ..pre.topk import TopkDecoder
 from ..spec import ModelSpec
+from .divergence import bernoulli_kl, box_iou, categorical_kl, same_detections
 from .pictures import Source
 
 Array = npt.NDArray[Any]
@@ -34,44 +35,6 @@ OVERFLOWED = 1e9
 """`excess` of a program with a float16 step that overflows, or without a finite figure."""
 SCORE = 0.25
 MAP_SCORE = 0.1
-CLIP = 1e-7
-
-
-def clipped(p: Array) -> npt.NDArray[np.float64]:
-    return np.clip(p.astype(np.float64), CLIP, 1 - CLIP)
-
-
-def bernoulli_kl(p: Array, q: Array) -> npt.NDArray[np.float64]:
-    """Element by element, nats."""
-    a, b = clipped(p), clipped(q)
-    return np.asarray(a * np.log(a / b) + (1 - a) * np.log((1 - a) / (1 - b)))
-
-
-def categorical_kl(p: Array, q: Array) -> float:
-    a, b = clipped(p), clipped(q)
-    return float((a * np.log(a / b)).sum())
-
-
-def box_iou(a: Array, b: Array) -> npt.NDArray[np.float64]:
-    """Row by row, of corners (n, 4)."""
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    side = np.maximum(np.minimum(x[:, 2:], y[:, 2:]) - np.maximum(x[:, :2], y[:, :2]), 0)
-    inner = side[:, 0] * side[:, 1]
-    area_x, area_y = ((v[:, 2:] - v[:, :2]).clip(0).prod(1) for v in (x, y))
-    return np.asarray(inner / np.maximum(area_x + area_y - inner, 1e-12))
-
-
-def same_detections(a: Array, b: Array) -> bool:
-    """Same count, and every row of `a` has its own row of `b` with the same class and IoU >= 0.9."""
-    if len(a) != len(b):
-        return False
-    free = list(range(len(b)))
-    for row in a:
-        fits = [i for i in free if b[i, 5] == row[5] and box_iou(row[None, :4], b[i][None, :4])[0] >= 0.9]
-        if not fits:
-            return False
-        free.remove(fits[0])
-    return True
 
 
 @dataclass

@@ -20,7 +20,7 @@ from orind.kernels.passes.pipeline import prepare
 from orind.kernels.plan.file import PlanFile, write_plan
 from orind.kernels.pre.decoder import DecoderError
 from orind.kernels.quant.coding import input_code, spread_out
-from orind.kernels.quant.gate import bernoulli_kl, box_iou, categorical_kl, same_detections
+from orind.kernels.quant.divergence import bernoulli_kl, box_iou, categorical_kl, same_detections
 from orind.kernels.quant.pictures import CalibrationError, find_pictures, load_picture, split
 from orind.kernels.quant.verdict import AccuracyError, enforce, gate_lines, judge_gate
 from orind.kernels.spec import DecoderSpec, InputSpec, ModelSpec
