@@ -1,0 +1,148 @@
+"""Builds the virtual GPU: our own libcuda.so.1, from core/, instructions/ and driver/, with g++ alone.
+
+Called by the tests' fixtures, by scripts, and by hand: `python tests/virtual_gpu/build.py` prints the folder that holds
+libcuda.so.1, for LD_LIBRARY_PATH. Invariant: what is in the folder is what the sources say; objects are cached by the
+hash of all that makes them (source, headers, flags, compiler and its idea of this processor), so a second call is fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+OUT = ROOT / ".virtual-gpu"
+FOLDERS = (HERE / "core", HERE / "instructions", HERE / "driver")
+SYMBOLS = HERE / "driver" / "symbols.txt"
+LIBRARY = "libcuda.so.1"
+FLAGS = (
+    *("-std=c++20", "-O3", "-march=native", "-fno-strict-aliasing", "-fwrapv", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC"),
+    *("-Wall", "-Wextra", "-pthread"),
+)
+LINK_FLAGS = ("-shared", "-pthread", f"-Wl,-soname,{LIBRARY}", "-Wl,--no-undefined")
+JOBS = 2
+KEEP_OBJECTS_S = 24 * 3600.0
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+
+
+class BuildError(RuntimeError):
+    """The compiler or linker failed; the text holds what it said."""
+
+
+def run(command: Sequence[str], stdin: str = "") -> str:
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BuildError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    if done.stderr:
+        sys.stderr.write(done.stderr)
+    return done.stdout
+
+
+def compiler_identity(compiler: str) -> str:
+    """What the compiler is and which instructions `native` means to it."""
+    return run([compiler, "-march=native", "-dM", "-E", "-x", "c++", "-"])
+
+
+def included(path: Path, seen: dict[Path, bytes]) -> dict[Path, bytes]:
+    """The file and all of ours that it includes, with their contents."""
+    if path not in seen:
+        seen[path] = path.read_bytes()
+        for name in INCLUDE.findall(seen[path].decode()):
+            header = (path.parent / name).resolve()
+            if header.exists():
+                included(header, seen)
+    return seen
+
+
+def stubs(names: Sequence[str]) -> str:
+    """C++ that answers every driver function not implemented elsewhere; weak, so that an implementation replaces it."""
+    lines = ['extern "C" int virtual_gpu_unsupported(const char* name);']
+    lines += [
+        f'extern "C" __attribute__((weak, visibility("default"))) int {name}() '
+        f'{{ return virtual_gpu_unsupported("{name}"); }}'
+        for name in names
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One build at a time, whoever asks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def compile_all(sources: Sequence[Path], objects: Path, compiler: str) -> list[Path]:
+    identity = compiler_identity(compiler)
+
+    def compiled(source: Path) -> Path:
+        key = hashlib.sha256("\0".join((identity, compiler, *FLAGS)).encode())
+        for path, text in sorted(included(source, {}).items()):
+            key.update(path.name.encode() + b"\0" + text)
+        target = objects / f"{source.stem}-{key.hexdigest()[:24]}.o"
+        if target.exists():
+            os.utime(target)
+            return target
+        part = target.with_suffix(f".{os.getpid()}.part")
+        run([compiler, *FLAGS, "-c", str(source), "-o", str(part)])
+        part.replace(target)
+        return target
+
+    with ThreadPoolExecutor(JOBS) as pool:
+        return list(pool.map(compiled, sources))
+
+
+def build(out: Path = OUT, folders: Sequence[Path] = FOLDERS, compiler: str = "g++") -> Path:
+    """Compiles what has changed and links; returns the folder that holds libcuda.so.1. Raises BuildError."""
+    objects = out / "objects"
+    with locked(out):
+        objects.mkdir(exist_ok=True)
+        generated = out / "stubs.cpp"
+        generated.write_text(stubs(SYMBOLS.read_text().split()))
+        sources = [path for folder in folders for path in sorted(folder.glob("*.cpp"))]
+        linked = compile_all([*sources, generated], objects, compiler)
+        key = hashlib.sha256("\0".join((*(o.name for o in linked), *LINK_FLAGS)).encode()).hexdigest()
+        library, stamp = out / LIBRARY, out / "linked"
+        if not (library.exists() and stamp.exists() and stamp.read_text() == key):
+            part = out / f"{LIBRARY}.{os.getpid()}.part"
+            run([compiler, *LINK_FLAGS, "-o", str(part), *map(str, linked)])
+            part.replace(library)
+            stamp.write_text(key)
+        link = out / "libcuda.so"
+        if not link.is_symlink():
+            link.symlink_to(LIBRARY)
+        old = time.time() - KEEP_OBJECTS_S
+        for path in objects.iterdir():
+            if path not in linked and path.stat().st_mtime < old:
+                path.unlink()
+    return out
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--compiler", default=os.environ.get("CXX", "g++"), help="default: $CXX, else g++")
+    parser.add_argument("--out", type=Path, default=OUT, help="default: .virtual-gpu in the repository")
+    options = parser.parse_args()
+    try:
+        print(build(options.out, compiler=options.compiler))
+    except BuildError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
