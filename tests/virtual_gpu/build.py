@@ -27,8 +27,8 @@ FOLDERS = (HERE / "core", HERE / "instructions", HERE / "driver")
 SYMBOLS = HERE / "driver" / "symbols.txt"
 LIBRARY = "libcuda.so.1"
 FLAGS = (
-    *("-std=c++20", "-O3", "-march=native", "-fno-strict-aliasing", "-fwrapv", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC"),
-    *("-Wall", "-Wextra", "-pthread"),
+    *("-std=c++20", "-O3", "-march=native", "-fno-strict-aliasing", "-fwrapv", "-ffp-contract=off"),
+    *("-fvisibility=hidden", "-fPIC", "-Wall", "-Wextra", "-pthread"),
 )
 LINK_FLAGS = ("-shared", "-pthread", f"-Wl,-soname,{LIBRARY}", "-Wl,--no-undefined")
 JOBS = 2

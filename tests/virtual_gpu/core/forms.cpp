@@ -1,0 +1,42 @@
+// See forms.h.
+#include "forms.h"
+
+#include <stdexcept>
+
+namespace vgpu {
+
+Forms::Forms() {
+    add_moves(*this);
+    add_integers(*this);
+    add_bits(*this);
+    add_comparisons(*this);
+    add_floats(*this);
+    add_halves(*this);
+    add_conversions(*this);
+    add_loads(*this);
+    add_stores(*this);
+    add_atomics(*this);
+    add_async_copies(*this);
+    add_matrices(*this);
+    add_warp_wide(*this);
+    add_control(*this);
+}
+
+const Forms& Forms::all() {
+    static const Forms& made = *new Forms;  // never destroyed: kernels may run while the process exits
+    return made;
+}
+
+const std::vector<Form>* Forms::find(const std::string& name) const {
+    const auto found = forms_.find(name);
+    return found == forms_.end() ? nullptr : &found->second;
+}
+
+void Forms::add(const std::string& name, const std::string& operands, Handler full, Handler masked, Flow flow) {
+    auto& known = forms_[name];
+    for (const Form& form : known)
+        if (form.operands == operands) throw std::logic_error("virtual GPU: " + name + " " + operands + " is added twice");
+    known.push_back({operands, full, masked, flow});
+}
+
+}  // namespace vgpu

@@ -1,0 +1,53 @@
+// Every instruction form that the machine runs, by its whole text: "add.s32", "ld.global.nc.v4.f32". Nothing is matched
+// by prefix: a modifier that is not in the table makes loading fail with its name.
+//
+// The operands of a form are spelled: P H W D a destination (predicate, 16, 32, 64 bits), p h w d a source, n a
+// predicate that may be negated, i an integer literal, @ an address, a digit before a letter a vector in braces,
+// | between two destinations. "W|Pwww" is shfl's.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "program.h"
+
+namespace vgpu {
+
+struct Form {
+    std::string operands;
+    Handler full, masked;
+    Flow flow;
+};
+
+class Forms {
+public:
+    static const Forms& all();  // made at the first call
+    const std::vector<Form>* find(const std::string& name) const;
+    void add(const std::string& name, const std::string& operands, Handler full, Handler masked, Flow flow = Flow::next);
+    void add(const std::string& name, const std::string& operands, Handler both, Flow flow = Flow::next) {
+        add(name, operands, both, both, flow);
+    }
+
+private:
+    Forms();
+    std::unordered_map<std::string, std::vector<Form>> forms_;
+};
+
+// The families, one file each.
+void add_moves(Forms& forms);
+void add_integers(Forms& forms);
+void add_bits(Forms& forms);
+void add_comparisons(Forms& forms);
+void add_floats(Forms& forms);
+void add_halves(Forms& forms);
+void add_conversions(Forms& forms);
+void add_loads(Forms& forms);
+void add_stores(Forms& forms);
+void add_atomics(Forms& forms);
+void add_async_copies(Forms& forms);
+void add_matrices(Forms& forms);
+void add_warp_wide(Forms& forms);
+void add_control(Forms& forms);
+
+}  // namespace vgpu

@@ -1,0 +1,158 @@
+// setp, set, selp, slct: PTX ISA 8.5, section 9.7.5 and 9.7.6.
+#include <cmath>
+
+#include "half.h"
+#include "lanes.h"
+
+namespace vgpu {
+
+namespace {
+
+struct Half {
+    uint16_t bits;
+};
+float number(Half a) { return half_to_float(a.bits); }
+template <class T>
+T number(T a) { return a; }
+
+// The ordered tests are false for NaN, the ones ending in u true.
+struct Equal { template <class T> bool operator()(T a, T b) const { return a == b; } };
+struct NotEqual { template <class T> bool operator()(T a, T b) const { return a < b || a > b; } };
+struct Less { template <class T> bool operator()(T a, T b) const { return a < b; } };
+struct LessEqual { template <class T> bool operator()(T a, T b) const { return a <= b; } };
+struct Greater { template <class T> bool operator()(T a, T b) const { return a > b; } };
+struct GreaterEqual { template <class T> bool operator()(T a, T b) const { return a >= b; } };
+struct EqualU { template <class T> bool operator()(T a, T b) const { return !(a < b || a > b); } };
+struct NotEqualU { template <class T> bool operator()(T a, T b) const { return a != b; } };
+struct LessU { template <class T> bool operator()(T a, T b) const { return !(a >= b); } };
+struct LessEqualU { template <class T> bool operator()(T a, T b) const { return !(a > b); } };
+struct GreaterU { template <class T> bool operator()(T a, T b) const { return !(a <= b); } };
+struct GreaterEqualU { template <class T> bool operator()(T a, T b) const { return !(a < b); } };
+struct Number { template <class T> bool operator()(T a, T b) const { return a == a && b == b; } };
+struct NotANumber { template <class T> bool operator()(T a, T b) const { return a != a || b != b; } };
+
+enum class Join { none, with_and, with_or, with_xor };
+
+template <bool FTZ, class T>
+T flushed(T a) {
+    if constexpr (FTZ) return std::fabs(a) < 0x1p-126f ? std::copysign(T{0}, a) : a;
+    else return a;
+}
+
+template <class T, class Test, bool FTZ>
+bool holds(T a, T b) { return Test{}(flushed<FTZ>(number(a)), flushed<FTZ>(number(b))); }
+
+// setp with two results (the second is the opposite test) and with a predicate joined in.
+template <class T, class Test, bool FTZ, Join JOIN, bool TWO>
+void setp(Warp& warp, const Op& op, uint32_t mask) {
+    constexpr int A = TWO ? 2 : 1;
+    const T* a = lanes<T>(warp, op.at[A]);
+    const T* b = lanes<T>(warp, op.at[A + 1]);
+    const int32_t* c = lanes<int32_t>(warp, op.at[JOIN == Join::none ? 0 : A + 2]);
+    int32_t results[2][LANES];
+    for (int l = 0; l < LANES; ++l) {
+        const bool test = holds<T, Test, FTZ>(a[l], b[l]), joined = (c[l] != 0) != op.negated;
+        const auto join = [joined](bool value) {
+            return JOIN == Join::none ? value : JOIN == Join::with_and ? value && joined
+                 : JOIN == Join::with_or ? value || joined : value != joined;
+        };
+        results[0][l] = -static_cast<int32_t>(join(test));
+        results[1][l] = -static_cast<int32_t>(join(!test));
+    }
+    for (int r = 0; r <= TWO; ++r)
+        for (int l = 0; l < LANES; ++l)
+            if (mask >> l & 1) lanes<int32_t>(warp, op.at[r])[l] = results[r][l];
+}
+
+template <class T, class Test, bool FTZ>
+void add_test(Forms& forms, const std::string& test, const std::string& ftz, const std::string& type) {
+    const std::string letter(1, sizeof(T) == 2 ? 'h' : sizeof(T) == 4 ? 'w' : 'd'), two = letter + letter;
+    each<bool(T, T)>(forms, "setp." + test + ftz + type, [](T a, T b) { return holds<T, Test, FTZ>(a, b); });
+    forms.add("setp." + test + ftz + type, "P|P" + two, &setp<T, Test, FTZ, Join::none, true>);
+    forms.add("setp." + test + ".and" + ftz + type, "P" + two + "n", &setp<T, Test, FTZ, Join::with_and, false>);
+    forms.add("setp." + test + ".or" + ftz + type, "P" + two + "n", &setp<T, Test, FTZ, Join::with_or, false>);
+    forms.add("setp." + test + ".xor" + ftz + type, "P" + two + "n", &setp<T, Test, FTZ, Join::with_xor, false>);
+    forms.add("setp." + test + ".and" + ftz + type, "P|P" + two + "n", &setp<T, Test, FTZ, Join::with_and, true>);
+    forms.add("setp." + test + ".or" + ftz + type, "P|P" + two + "n", &setp<T, Test, FTZ, Join::with_or, true>);
+    forms.add("setp." + test + ".xor" + ftz + type, "P|P" + two + "n", &setp<T, Test, FTZ, Join::with_xor, true>);
+    if constexpr (sizeof(T) >= 4) {
+        for (const std::string to : {"u32", "s32"})
+            each<uint32_t(T, T)>(forms, "set." + test + ftz + "." + to + type, [](T a, T b) { return holds<T, Test, FTZ>(a, b) ? ~0u : 0u; });
+        each<float(T, T)>(forms, "set." + test + ftz + ".f32" + type, [](T a, T b) { return holds<T, Test, FTZ>(a, b) ? 1.0f : 0.0f; });
+    }
+}
+
+template <class T>
+void add_equality(Forms& forms, const std::string& type) {
+    add_test<T, Equal, false>(forms, "eq", "", type);
+    add_test<T, NotEqual, false>(forms, "ne", "", type);
+}
+
+template <class T, bool FTZ = false>
+void add_order(Forms& forms, const std::string& type, const std::string& ftz = "") {
+    add_test<T, Equal, FTZ>(forms, "eq", ftz, type);
+    add_test<T, NotEqual, FTZ>(forms, "ne", ftz, type);
+    add_test<T, Less, FTZ>(forms, "lt", ftz, type);
+    add_test<T, LessEqual, FTZ>(forms, "le", ftz, type);
+    add_test<T, Greater, FTZ>(forms, "gt", ftz, type);
+    add_test<T, GreaterEqual, FTZ>(forms, "ge", ftz, type);
+}
+
+template <class T>
+void add_unsigned_words(Forms& forms, const std::string& type) {  // lo, ls, hi, hs
+    add_test<T, Less, false>(forms, "lo", "", type);
+    add_test<T, LessEqual, false>(forms, "ls", "", type);
+    add_test<T, Greater, false>(forms, "hi", "", type);
+    add_test<T, GreaterEqual, false>(forms, "hs", "", type);
+}
+
+template <class T, bool FTZ = false>
+void add_unordered(Forms& forms, const std::string& type, const std::string& ftz = "") {
+    add_test<T, EqualU, FTZ>(forms, "equ", ftz, type);
+    add_test<T, NotEqualU, FTZ>(forms, "neu", ftz, type);
+    add_test<T, LessU, FTZ>(forms, "ltu", ftz, type);
+    add_test<T, LessEqualU, FTZ>(forms, "leu", ftz, type);
+    add_test<T, GreaterU, FTZ>(forms, "gtu", ftz, type);
+    add_test<T, GreaterEqualU, FTZ>(forms, "geu", ftz, type);
+    add_test<T, Number, FTZ>(forms, "num", ftz, type);
+    add_test<T, NotANumber, FTZ>(forms, "nan", ftz, type);
+}
+
+template <class T>
+void add_choice(Forms& forms, std::initializer_list<const char*> types) {
+    for (const std::string type : types) {
+        each<T(T, T, bool)>(forms, "selp." + type, [](T a, T b, bool c) { return c ? a : b; });
+        each<T(T, T, int32_t)>(forms, "slct." + type + ".s32", [](T a, T b, int32_t c) { return c >= 0 ? a : b; });
+        each<T(T, T, float)>(forms, "slct." + type + ".f32", [](T a, T b, float c) { return c >= 0 ? a : b; });
+    }
+}
+
+}  // namespace
+
+void add_comparisons(Forms& forms) {
+    add_equality<uint16_t>(forms, ".b16");
+    add_equality<uint32_t>(forms, ".b32");
+    add_equality<uint64_t>(forms, ".b64");
+    add_order<uint16_t>(forms, ".u16");
+    add_order<int16_t>(forms, ".s16");
+    add_order<uint32_t>(forms, ".u32");
+    add_order<int32_t>(forms, ".s32");
+    add_order<uint64_t>(forms, ".u64");
+    add_order<int64_t>(forms, ".s64");
+    add_unsigned_words<uint16_t>(forms, ".u16");
+    add_unsigned_words<uint32_t>(forms, ".u32");
+    add_unsigned_words<uint64_t>(forms, ".u64");
+    add_order<float>(forms, ".f32");
+    add_unordered<float>(forms, ".f32");
+    add_order<float, true>(forms, ".f32", ".ftz");
+    add_unordered<float, true>(forms, ".f32", ".ftz");
+    add_order<double>(forms, ".f64");
+    add_unordered<double>(forms, ".f64");
+    add_order<Half>(forms, ".f16");
+    add_unordered<Half>(forms, ".f16");
+    add_choice<uint16_t>(forms, {"b16", "u16", "s16", "f16"});
+    add_choice<uint32_t>(forms, {"b32", "u32", "s32", "f32"});
+    add_choice<uint64_t>(forms, {"b64", "u64", "s64", "f64"});
+}
+
+}  // namespace vgpu

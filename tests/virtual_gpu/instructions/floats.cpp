@@ -1,0 +1,108 @@
+// float32 and float64 arithmetic: PTX ISA 8.5, sections 9.7.3. IEEE, round to nearest even, never contracted. A float32
+// NaN result is 0x7fffffff. The .approx instructions are computed in double and rounded: better than the hardware, whose
+// bits they do not have.
+#include <cmath>
+
+#include "half.h"
+#include "lanes.h"
+
+namespace vgpu {
+
+namespace {
+
+float canonical(float a) { return a != a ? bits_float(0x7fffffff) : a; }
+double canonical(double a) { return a; }
+
+template <bool FTZ>
+float flush(float a) { return FTZ && std::fabs(a) < 0x1p-126f ? std::copysign(0.0f, a) : a; }
+template <bool FTZ>
+double flush(double a) { return a; }
+
+template <class T>
+T unit_clamp(T a) { return a > 0 ? (a < 1 ? a : T{1}) : T{0}; }  // NaN becomes 0
+
+// A NaN loses against a number; -0 is less than +0.
+template <class T>
+T lesser(T a, T b) {
+    if (a != a) return canonical(b);
+    if (b != b) return a;
+    return a < b || (a == b && std::signbit(a)) ? a : b;
+}
+template <class T>
+T greater(T a, T b) {
+    if (a != a) return canonical(b);
+    if (b != b) return a;
+    return a > b || (a == b && std::signbit(b)) ? a : b;
+}
+
+template <class T, bool FTZ>
+void add_arithmetic(Forms& forms, const std::string& type, const std::string& ftz) {
+    for (const std::string rn : {"", ".rn"}) {
+        const std::string tail = rn + ftz;
+        each<T(T, T)>(forms, "add" + tail + type, [](T a, T b) { return canonical(flush<FTZ>(flush<FTZ>(a) + flush<FTZ>(b))); });
+        each<T(T, T)>(forms, "sub" + tail + type, [](T a, T b) { return canonical(flush<FTZ>(flush<FTZ>(a) - flush<FTZ>(b))); });
+        each<T(T, T)>(forms, "mul" + tail + type, [](T a, T b) { return canonical(flush<FTZ>(flush<FTZ>(a) * flush<FTZ>(b))); });
+    }
+    for (const std::string name : {"fma.rn", "mad.rn"})
+        each<T(T, T, T)>(forms, name + ftz + type, [](T a, T b, T c) {
+            return canonical(flush<FTZ>(std::fma(flush<FTZ>(a), flush<FTZ>(b), flush<FTZ>(c))));
+        });
+    each<T(T, T)>(forms, "min" + ftz + type, [](T a, T b) { return flush<FTZ>(lesser<T>(a, b)); });
+    each<T(T, T)>(forms, "max" + ftz + type, [](T a, T b) { return flush<FTZ>(greater<T>(a, b)); });
+    each<T(T)>(forms, "abs" + ftz + type, [](T a) { return flush<FTZ>(std::fabs(a)); });
+    each<T(T)>(forms, "neg" + ftz + type, [](T a) { return flush<FTZ>(-a); });
+    each<T(T, T)>(forms, "div.rn" + ftz + type, [](T a, T b) { return canonical(flush<FTZ>(flush<FTZ>(a) / flush<FTZ>(b))); });
+    each<T(T)>(forms, "rcp.rn" + ftz + type, [](T a) { return canonical(flush<FTZ>(T{1} / flush<FTZ>(a))); });
+    each<T(T)>(forms, "sqrt.rn" + ftz + type, [](T a) { return canonical(flush<FTZ>(std::sqrt(flush<FTZ>(a)))); });
+}
+
+template <bool FTZ>
+void add_single(Forms& forms, const std::string& ftz) {
+    for (const std::string rn : {"", ".rn"}) {
+        const std::string tail = rn + ftz + ".sat.f32";
+        each<float(float, float)>(forms, "add" + tail, [](float a, float b) { return unit_clamp(flush<FTZ>(a) + flush<FTZ>(b)); });
+        each<float(float, float)>(forms, "sub" + tail, [](float a, float b) { return unit_clamp(flush<FTZ>(a) - flush<FTZ>(b)); });
+        each<float(float, float)>(forms, "mul" + tail, [](float a, float b) { return unit_clamp(flush<FTZ>(a) * flush<FTZ>(b)); });
+    }
+    each<float(float, float, float)>(forms, "fma.rn" + ftz + ".sat.f32", [](float a, float b, float c) {
+        return unit_clamp(std::fma(flush<FTZ>(a), flush<FTZ>(b), flush<FTZ>(c)));
+    });
+    each<float(float, float)>(forms, "min" + ftz + ".NaN.f32", [](float a, float b) { return a != a || b != b ? bits_float(0x7fffffff) : flush<FTZ>(lesser<float>(a, b)); });
+    each<float(float, float)>(forms, "max" + ftz + ".NaN.f32", [](float a, float b) { return a != a || b != b ? bits_float(0x7fffffff) : flush<FTZ>(greater<float>(a, b)); });
+    for (const std::string name : {"div.approx", "div.full"})
+        each<float(float, float)>(forms, name + ftz + ".f32", [](float a, float b) { return canonical(flush<FTZ>(flush<FTZ>(a) / flush<FTZ>(b))); });
+    const auto approximate = [&](const std::string& name, auto function) {
+        each<float(float)>(forms, name + ".approx" + ftz + ".f32", function);
+    };
+    approximate("rcp", [](float a) { return canonical(flush<FTZ>(static_cast<float>(1.0 / static_cast<double>(flush<FTZ>(a))))); });
+    approximate("sqrt", [](float a) { return canonical(flush<FTZ>(std::sqrt(flush<FTZ>(a)))); });
+    approximate("rsqrt", [](float a) { return canonical(flush<FTZ>(static_cast<float>(1.0 / std::sqrt(static_cast<double>(flush<FTZ>(a)))))); });
+    approximate("ex2", [](float a) { return canonical(flush<FTZ>(static_cast<float>(std::exp2(static_cast<double>(flush<FTZ>(a)))))); });
+    approximate("lg2", [](float a) { return canonical(flush<FTZ>(static_cast<float>(std::log2(static_cast<double>(flush<FTZ>(a)))))); });
+    approximate("sin", [](float a) { return canonical(flush<FTZ>(static_cast<float>(std::sin(static_cast<double>(flush<FTZ>(a)))))); });
+    approximate("cos", [](float a) { return canonical(flush<FTZ>(static_cast<float>(std::cos(static_cast<double>(flush<FTZ>(a)))))); });
+}
+
+}  // namespace
+
+void add_floats(Forms& forms) {
+    add_arithmetic<float, false>(forms, ".f32", "");
+    add_arithmetic<float, true>(forms, ".f32", ".ftz");
+    add_arithmetic<double, false>(forms, ".f64", "");
+    add_single<false>(forms, "");
+    add_single<true>(forms, ".ftz");
+    each<float(float)>(forms, "tanh.approx.f32", [](float a) { return canonical(static_cast<float>(std::tanh(static_cast<double>(a)))); });
+    each<float(float, float)>(forms, "copysign.f32", [](float a, float b) { return std::copysign(b, a); });
+    each<double(double, double)>(forms, "copysign.f64", [](double a, double b) { return std::copysign(b, a); });
+    each<double(double)>(forms, "rcp.approx.ftz.f64", [](double a) { return 1.0 / a; });
+    each<double(double)>(forms, "rsqrt.approx.f64", [](double a) { return 1.0 / std::sqrt(a); });
+    each<double(double)>(forms, "rsqrt.approx.ftz.f64", [](double a) { return 1.0 / std::sqrt(a); });
+    each<bool(float)>(forms, "testp.finite.f32", [](float a) { return std::isfinite(a); });
+    each<bool(float)>(forms, "testp.infinite.f32", [](float a) { return std::isinf(a); });
+    each<bool(float)>(forms, "testp.number.f32", [](float a) { return a == a; });
+    each<bool(float)>(forms, "testp.notanumber.f32", [](float a) { return a != a; });
+    each<bool(float)>(forms, "testp.normal.f32", [](float a) { return std::isnormal(a); });
+    each<bool(float)>(forms, "testp.subnormal.f32", [](float a) { return a != 0 && std::fabs(a) < 0x1p-126f; });
+}
+
+}  // namespace vgpu

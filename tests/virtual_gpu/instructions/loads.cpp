@@ -1,0 +1,105 @@
+// ld: PTX ISA 8.5, section 9.7.9.8. Every spelling of space, cache operator and vector that is run stands in the table.
+#include <cstring>
+
+#include "access.h"
+#include "lanes.h"
+#include "spellings.h"
+
+namespace vgpu {
+
+namespace {
+
+// T as it lies in memory, R as the register holds it: narrow integers are extended by T's sign.
+template <Space SPACE, class T, int V, class R>
+void load(Warp& warp, const Op& op, uint32_t mask) {
+    constexpr unsigned BYTES = sizeof(T) * V;
+    if (warp.block->grid.options.count && SPACE != Space::parameter)
+        count_access(warp, op, mask, V, BYTES, SPACE, Traffic::load);
+    Hint hint;
+    R* to[V];
+    for (int v = 0; v < V; ++v) to[v] = lanes<R>(warp, op.at[v]);
+    // addresses first: the base register may be one of the destinations
+    const uint8_t* from[LANES];
+    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+        const int l = __builtin_ctz(rest);
+        from[l] = bytes_at<SPACE>(warp, address_of(warp, op, V, l), BYTES, l, Use::read, hint);
+    }
+    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+        const int l = __builtin_ctz(rest);
+        T values[V];
+        std::memcpy(values, from[l], BYTES);
+        for (int v = 0; v < V; ++v) to[v][l] = static_cast<R>(values[v]);
+    }
+}
+
+template <Space SPACE, class T, class R>
+void add_width(Forms& forms, const std::string& head, const std::string& type) {
+    const std::string letter(1, static_cast<char>(vgpu::letter<R>() - 'a' + 'A'));
+    forms.add(head + "." + type, letter + "@", &load<SPACE, T, 1, R>);
+    forms.add(head + ".v2." + type, "2" + letter + "@", &load<SPACE, T, 2, R>);
+    if constexpr (sizeof(T) <= 4) forms.add(head + ".v4." + type, "4" + letter + "@", &load<SPACE, T, 4, R>);
+}
+
+// A register may be wider than the type.
+template <Space SPACE, class T, class Extended>
+void add_type(Forms& forms, const std::string& head, const std::string& type) {
+    using Signed = std::conditional_t<std::is_signed_v<Extended>, int64_t, uint64_t>;
+    if constexpr (sizeof(T) <= 2) add_width<SPACE, T, std::conditional_t<std::is_signed_v<Extended>, int16_t, uint16_t>>(forms, head, type);
+    if constexpr (sizeof(T) <= 4) add_width<SPACE, T, std::conditional_t<std::is_signed_v<Extended>, int32_t, uint32_t>>(forms, head, type);
+    add_width<SPACE, T, Signed>(forms, head, type);
+}
+
+template <Space SPACE>
+void add_space(Forms& forms, const std::string& head) {
+    for (const char* type : {"b8", "u8"}) add_type<SPACE, uint8_t, uint8_t>(forms, head, type);
+    add_type<SPACE, int8_t, int8_t>(forms, head, "s8");
+    for (const char* type : {"b16", "u16", "f16"}) add_type<SPACE, uint16_t, uint16_t>(forms, head, type);
+    add_type<SPACE, int16_t, int16_t>(forms, head, "s16");
+    for (const char* type : {"b32", "u32", "f32"}) add_type<SPACE, uint32_t, uint32_t>(forms, head, type);
+    add_type<SPACE, int32_t, int32_t>(forms, head, "s32");
+    for (const char* type : {"b64", "u64", "s64", "f64"}) add_type<SPACE, uint64_t, uint64_t>(forms, head, type);
+}
+
+// .param variables of a call, which lie in the thread's frame.
+template <class T, int V, class R>
+void load_argument(Warp& warp, const Op& op, uint32_t mask) {
+    const uint32_t size = warp.block->grid.program.frame_bytes;
+    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+        const int l = __builtin_ctz(rest);
+        T values[V];
+        std::memcpy(values, warp.parameters.data() + static_cast<size_t>(l) * size + op.offset[0], sizeof values);
+        for (int v = 0; v < V; ++v) lanes<R>(warp, op.at[v])[l] = static_cast<R>(values[v]);
+    }
+}
+
+template <class T, class R>
+void add_argument(Forms& forms, const std::string& type) {
+    const std::string letter(1, static_cast<char>(vgpu::letter<R>() - 'a' + 'A'));
+    forms.add("(load argument)." + type, letter + "@", &load_argument<T, 1, R>);
+    forms.add("(load argument).v2." + type, "2" + letter + "@", &load_argument<T, 2, R>);
+    forms.add("(load argument).v4." + type, "4" + letter + "@", &load_argument<T, 4, R>);
+}
+
+}  // namespace
+
+void add_loads(Forms& forms) {
+    for (const std::string& head : spellings("ld", "", LOAD_CACHES)) add_space<Space::generic>(forms, head);
+    for (const std::string& head : spellings("ld", ".global", LOAD_CACHES)) add_space<Space::global>(forms, head);
+    for (const std::string& head : spellings("ld", ".global", NON_COHERENT)) add_space<Space::global>(forms, head);
+    for (const char* space : {".shared", ".shared::cta"})
+        for (const std::string& head : spellings("ld", space, PLAIN)) add_space<Space::shared>(forms, head);
+    add_space<Space::global>(forms, "ld.const");
+    for (const std::string& head : spellings("ld", ".local", PLAIN)) add_space<Space::local>(forms, head);
+    add_space<Space::parameter>(forms, "ld.param");
+    for (const char* type : {"b8", "u8"}) {
+        add_argument<uint8_t, uint16_t>(forms, type);
+        add_argument<uint8_t, uint32_t>(forms, type);
+    }
+    add_argument<int8_t, int16_t>(forms, "s8");
+    add_argument<int8_t, int32_t>(forms, "s8");
+    for (const char* type : {"b16", "u16", "s16", "f16"}) add_argument<uint16_t, uint16_t>(forms, type);
+    for (const char* type : {"b32", "u32", "s32", "f32"}) add_argument<uint32_t, uint32_t>(forms, type);
+    for (const char* type : {"b64", "u64", "s64", "f64"}) add_argument<uint64_t, uint64_t>(forms, type);
+}
+
+}  // namespace vgpu
