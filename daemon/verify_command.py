@@ -1,4 +1,4 @@
-"""`orind verify PLAN [--onnx MODEL]`: is the plan whole, does it still compute what it did, how far is it from ONNX?"""
+"""`orind verify PLAN [--onnx MODEL] [--images DIR]`: whole, computing what it did, and how far from its ONNX model?"""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from ..ipc.exit_codes import Exit
 from ..kernels.ir.errors import ModelError, ProgramError
 from ..kernels.plan.layout import PlanError
+from ..kernels.pre.outputs import DecoderError
+from ..kernels.quant.pictures import CalibrationError
 from ..kernels.spec import SpecError
 from ..kernels.verify import REFERENCES, verify
 
@@ -23,20 +25,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN", type=Path)
     parser.add_argument("--onnx", metavar="MODEL", type=Path, help="compare the outputs with this model's in FP32")
     parser.add_argument("--reference", choices=REFERENCES, default="import", help="who computes it (import: orind)")
+    parser.add_argument("--images", metavar="DIR", type=Path, help="compare on these pictures, not on the golden input")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.images and not options.onnx:
+        print("orind verify: --images needs --onnx MODEL, with which the plan is compared", file=sys.stderr)
+        return Exit.USAGE
+    if options.images and not options.images.is_dir():
+        print(f"orind verify: {options.images}: no such folder", file=sys.stderr)
+        return Exit.NO_INPUT
     for path in (options.plan, *([options.onnx] if options.onnx else [])):
         if not path.is_file():
             print(f"orind verify: {path}: no such file", file=sys.stderr)
             return Exit.NO_INPUT
     try:
-        report = verify(options.plan, options.onnx, options.reference)
+        report = verify(options.plan, options.onnx, options.reference, options.images)
     except KeyError as error:
         print(f"orind verify: {options.plan}: it holds no {error.args[0]}: make it with orind build", file=sys.stderr)
         return Exit.DATA
-    except (PlanError, ModelError, SpecError, ProgramError) as error:
+    except (PlanError, ModelError, SpecError, ProgramError, CalibrationError, DecoderError) as error:
         print(f"orind verify: {error}", file=sys.stderr)
         return Exit.DATA
     except ImportError as error:

@@ -6,7 +6,7 @@ is what tensors of one `buffer` share: a Concat with its parts, a tensor and its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .program import ALIGN, Program, Tensor
 from .step import Step
@@ -59,6 +59,18 @@ def successors(program: Program, lives: dict[str, Lifetime]) -> dict[str, str]:
         if residual and _in_place(program.tensors, step, residual, index, lives):
             found[program.tensors[residual].buffer] = program.tensors[step.writes()[0]].buffer
     return found
+
+
+def joined(program: Program) -> tuple[dict[str, Lifetime], dict[str, str]]:
+    """Buffers that take each other's place as one, by the first of them; and, for each buffer, that first one."""
+    lives = lifetimes(program)
+    old = {new: old for old, new in successors(program, lives).items()}
+    together: dict[str, Lifetime] = {}
+    place_of: dict[str, str] = {}
+    for life in sorted(lives.values(), key=lambda v: v.first):
+        place_of[life.name] = home = place_of[old[life.name]] if life.name in old else life.name
+        together[home] = replace(together.get(home, life), last=life.last)
+    return together, place_of
 
 
 def _in_place(tensors: dict[str, Tensor], step: Step, residual: str, index: int, lives: dict[str, Lifetime]) -> bool:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..ir.errors import UnsupportedModel, refuse
 from ..ir.graph import Graph, Node
-from ..ir.lifetimes import Lifetime, lifetimes, successors
+from ..ir.lifetimes import joined
 from ..ir.program import ALIGN, Program, Tensor
 from ..ir.steps import Step
 from .arena import place
@@ -92,13 +92,7 @@ class Lowering:
         tensors = {name: replace(t, frame_bytes=size[t.buffer]) for name, t in self.tensors.items()}
         program = Program(batch, 0, tuple(i.name for i in self.graph.inputs), self.graph.outputs, tensors,
                           tuple(self.steps), self.graph.input_layout)
-        lives = lifetimes(program)
-        old = {new: old for old, new in successors(program, lives).items()}
-        joined: dict[str, Lifetime] = {}
-        place_of: dict[str, str] = {}
-        for life in sorted(lives.values(), key=lambda v: v.first):
-            place_of[life.name] = home = place_of[old[life.name]] if life.name in old else life.name
-            joined[home] = replace(joined.get(home, life), last=life.last)
-        offsets, total = place(list(joined.values()))
+        lives, place_of = joined(program)
+        offsets, total = place(list(lives.values()))
         tensors = {name: replace(t, offset=offsets[place_of[t.buffer]]) for name, t in tensors.items()}
         return replace(program, arena_bytes=max(total, ALIGN), tensors=tensors)

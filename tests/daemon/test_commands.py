@@ -252,6 +252,17 @@ def test_a_plan_is_built_inspected_and_verified(tmp_path: Path, model: Path, cap
     assert "FAILED" not in capsys.readouterr().out
     assert cli.main(["verify", str(plan), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
+    assert cli.main(["verify", str(plan), "--images", str(tmp_path)]) == 2
+    assert "--images needs --onnx MODEL" in capsys.readouterr().err
+    pictures = ["--images", str(tmp_path / "pictures")]
+    assert cli.main(["verify", str(plan), "--onnx", str(model), *pictures]) == 66
+    assert "pictures: no such folder" in capsys.readouterr().err
+    (tmp_path / "pictures").mkdir()
+    assert cli.main(["verify", str(plan), "--onnx", str(model), *pictures]) == 65
+    assert "pictures: holds no pictures" in capsys.readouterr().err
+    np.save(tmp_path / "pictures" / "a.npy", np.ones((2, 4096, 1), np.uint8))
+    assert cli.main(["verify", str(plan), "--onnx", str(model), *pictures]) == 0
+    assert "accuracy, 1 images" in capsys.readouterr().out
 
 
 def test_build_refuses_what_cannot_be_built(tmp_path: Path, model: Path, capsys: Captured) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from models import Net, detector_onnx, identity_onnx
 from PIL import Image
 
 from orind.kernels.build import build_plan
+from orind.kernels.cpu import executor
 from orind.kernels.cpu.executor import CpuExecutor
 from orind.kernels.importer.onnx_model import read_model
 from orind.kernels.ir.errors import GoldenMismatch, ModelError, ProgramError
@@ -79,15 +81,47 @@ def test_golden_at_every_batch_and_verify(folder: Path, tmp_path: Path, precisio
     build(folder, out, precision)
     report = verify(out, folder / "net.onnx", "onnxruntime")
     assert report.ok and [c.name for c in report.checks] == [
-        "hash", "alignment", "golden, batch 1", "golden, batch 2", "model file", "output 0 against onnxruntime"]
+        "hash", "alignment", "program, batch 1", "golden, batch 1", "memory, batch 1", "program, batch 2",
+        "golden, batch 2", "memory, batch 2", "model file", "output 0 against onnxruntime"]
     assert report.checks[-1].ok is (True if precision == "fp32" else None)
     own = verify(out, folder / "net.onnx")             # the same importer and executor: a figure, never a verdict
     assert own.ok and own.checks[-1].ok is None and own.checks[-1].name == "output 0 against import"
-    exact = report.checks[2].text
+    ratio = re.search(r"arena \d+ bytes, (\d\.\d+) of the largest live set", report.checks[4].text)
+    assert ratio is not None and 1.0 <= float(ratio[1]) <= 1.15
+    exact = report.checks[3].text
     if precision == "int8":
         assert re.fullmatch(r"outputs and (\d+) of \1 steps bit for bit", exact)
     else:
-        assert exact == "outputs and 0 of 57 steps bit for bit"
+        assert re.fullmatch(r"outputs and 0 of \d+ steps bit for bit", exact)
+
+
+def test_verify_on_pictures(folder: Path, plan: Path, tmp_path: Path) -> None:
+    for reference in ("import", "onnxruntime"):
+        report = verify(plan, folder / "net.onnx", reference, folder / "pictures")
+        output, accuracy = report.checks[-2:]
+        assert output.name == f"output 0 against {reference}" and output.ok is None
+        assert float(re.search(r"SQNR (-?\d+\.\d) dB", output.text)[1]) > 10      # type: ignore[index]
+        assert accuracy.name == "accuracy, 12 images" and accuracy.ok is None         # too few for a verdict
+        assert accuracy.text.startswith("detect; ")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(CalibrationError, match="none: holds no pictures"):
+        verify(plan, folder / "net.onnx", "import", tmp_path / "none")
+    (tmp_path / "none" / "text.png").write_bytes(b"no picture")
+    with pytest.raises(CalibrationError, match=r"text\.png: cannot be read"):
+        verify(plan, folder / "net.onnx", "import", tmp_path / "none")
+
+
+def test_verify_names_what_touches_memory_that_is_not_its_own(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = executor.FUNCTIONS["Upsample"]
+
+    def beside(step: Any, at: Any, frame: int) -> Any:
+        """Spoils its own input when it is done: nobody reads that again, so no answer changes."""
+        byte = at.arena[at.tensor(step.x).offset:][:1]
+        return [*right(step, at, frame), partial(np.invert, byte, out=byte)]
+    monkeypatch.setitem(executor.FUNCTIONS, "Upsample", beside)
+    report = verify(plan)
+    assert [c.name for c in report.checks if not c.ok] == ["memory, batch 1"]
+    assert re.search("memory check: step 'Resize_.*' writes byte .* beside its tensor", report.checks[4].text)
 
 
 def test_verify_under_the_shapes_that_the_plan_was_built_with(tmp_path: Path) -> None:
@@ -129,8 +163,8 @@ def test_golden_mismatch_names_the_step(plan: Path, tmp_path: Path) -> None:
         bias = np.array(opened.tensors["Conv_50/bias"])
     bias[3] += 100
     with PlanFile.open_path(changed(plan, tmp_path / "a.plan", **{"Conv_50/bias": bias})) as opened, \
-            CpuExecutor(opened, 2) as executor, pytest.raises(GoldenMismatch, match="step 'Conv_50'") as caught:
-        executor.golden()
+            CpuExecutor(opened, 2) as cpu, pytest.raises(GoldenMismatch, match="step 'Conv_50'") as caught:
+        cpu.golden()
     assert caught.value.step == "Conv_50"
     assert not verify(tmp_path / "a.plan").ok
 
@@ -142,12 +176,12 @@ def test_golden_mismatch_of_outputs(folder: Path, plan: Path, tmp_path: Path) ->
             output = np.array(opened.tensors["golden.output.0"])
         for factor in (1 + 1e-6, 1.01):
             path = changed(source, tmp_path / f"{name}.plan", **{"golden.output.0": output * np.float32(factor)})
-            with PlanFile.open_path(path) as opened, CpuExecutor(opened) as executor:
+            with PlanFile.open_path(path) as opened, CpuExecutor(opened) as cpu:
                 if name == "toleranced" and factor < 1.001:
-                    executor.golden()
+                    cpu.golden()
                 else:
                     with pytest.raises(GoldenMismatch, match="output 'concat_153_0' differs"):
-                        executor.golden()
+                        cpu.golden()
 
 
 def test_verify_reports_a_program_that_this_version_cannot_run(plan: Path, tmp_path: Path) -> None:
@@ -163,14 +197,14 @@ def test_executor_refuses_a_batch_that_the_plan_lacks(plan: Path) -> None:
 
 
 def test_executor_runs_from_a_plan(plan: Path) -> None:
-    with PlanFile.open_path(plan) as opened, CpuExecutor(opened, 2) as executor:
-        assert executor.input.shape == (2, 64, 64, 3) and executor.input.dtype == np.uint8
-        executor.input[...] = opened.tensors["golden.input"]
-        first = executor.run()[0].copy()
-        executor.input[...] = 0
-        assert not np.array_equal(executor.run()[0], first)
-        executor.input[...] = opened.tensors["golden.input"]
-        assert np.array_equal(executor.run()[0], first)
+    with PlanFile.open_path(plan) as opened, CpuExecutor(opened, 2) as cpu:
+        assert cpu.input.shape == (2, 64, 64, 3) and cpu.input.dtype == np.uint8
+        cpu.input[...] = opened.tensors["golden.input"]
+        first = cpu.run()[0].copy()
+        cpu.input[...] = 0
+        assert not np.array_equal(cpu.run()[0], first)
+        cpu.input[...] = opened.tensors["golden.input"]
+        assert np.array_equal(cpu.run()[0], first)
         assert np.array_equal(first, opened.tensors["golden.output.0"])
 
 
