@@ -52,8 +52,9 @@ def graph_section(flow: Flow, layers: Sequence[Layer]) -> Markup:
 
 def error_section(report: Mapping[str, Any], layers: Sequence[Layer]) -> Markup:
     if not any(layer.sqnr_db is not None for layer in layers):
-        return _section("error", "Where the error is", "Every layer is FP32: nothing is rounded, and no layer was "
-                        "compared.")
+        whole = report["precision"] == "fp32"
+        return _section("error", "Where the error is", "Every layer is FP32: nothing is rounded." if whole else
+                        "Not measured: the build had no calibration pictures to compare the layers with FP32 on.")
     lead = ("SQNR compares each layer's output with FP32's on calibration pictures; what a layer inherits from those "
             "before it counts too. ")
     ranking = report.get("ranking", {"measured": False, "why": "the plan was built before shares were"})
@@ -89,7 +90,7 @@ def _kept(report: Mapping[str, Any], layers: Sequence[Layer]) -> Markup | None:
 
     def table(part: Sequence[Layer]) -> Markup:
         rows = [tag("tr", tag("td", _link(v, f"{v.number} {v.short}"), class_="name"), tag("td", v.op, class_="nowrap"),
-                    tag("td", v.kept)) for v in part]
+                    tag("td", v.kept, class_="why")) for v in part]
         return tag("div", tag("table", tag("thead", head), tag("tbody", *rows)), class_="scroll")
     rest = kept[WORST:]
     more = tag("details", tag("summary", f"{len(rest)} more"), table(rest)) if rest else None
@@ -149,7 +150,7 @@ def pass_section(report: Mapping[str, Any]) -> Markup:
         if last is not None and not row["changed"]:
             idle.append(row["name"])
             continue
-        rows.append(tag("tr", tag("td", row["name"].replace("_", " ")), *(
+        rows.append(tag("tr", tag("td", _said(row["name"])), *(
             _change(row[key], last[key] if last else None, show)
             for key, show in (("nodes", str), ("kernels", str), ("us", lambda v: f"{v:.0f} µs"),
                               ("peak_bytes", size_text))), title=row["why"] or None))
@@ -157,14 +158,19 @@ def pass_section(report: Mapping[str, Any]) -> Markup:
     head = tag("tr", tag("th", "after the pass"), *(tag("th", text, class_="r") for text in (
         "nodes", "kernels", "latency", "peak memory")))
     lead = f"{told['what'][:1].upper()}{told['what'][1:]}.{where}"
-    first, end = told["rows"][0], told["rows"][-1]
-    if first["us"] and end["us"]:
-        lead += (f" From {first['kernels']} kernels and {first['us'] / 1e3:.2f} ms to {end['kernels']} and "
-                 f"{end['us'] / 1e3:.2f} ms.")
-    note = f"{len(idle)} passes changed nothing: " + ", ".join(idle).replace("_", " ") + "." if idle else ""
+    end = told["rows"][-1]
+    first = next((row for row in told["rows"] if row["us"]), end)
+    if first is not end:
+        lead += (f" From {first['kernels']} kernels and {first['us'] / 1e3:.2f} ms (after {_said(first['name'])}) to "
+                 f"{end['kernels']} and {end['us'] / 1e3:.2f} ms.")
+    note = f"{len(idle)} passes changed nothing: " + ", ".join(map(_said, idle)) + "." if idle else ""
     body = tag("table", tag("thead", head), tag("tbody", *rows))
     return _section("passes", "Graph passes", lead, tag("div", body, class_="scroll"),
                     tag("p", note, class_="soft") if note else None)
+
+
+def _said(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _change(value: Any, before: Any, show: Any) -> Markup:

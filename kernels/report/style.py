@@ -10,12 +10,12 @@ LIGHT = """--page:#f4f6f8;--card:#ffffff;--ink:#18212b;--soft:#566271;--line:#df
 --good:#177a5b;--good-bg:#dff3ea;--bad:#b3261e;--bad-bg:#fbe3e1;--open:#7a5a00;--open-bg:#fbf0d2;
 --i8:#d8efea;--i8-line:#2b9485;--f16:#fce8c8;--f16-line:#c27f14;--f32:#e7ebf0;--f32-line:#7d8b9d;--u8:#dce8fb;
 --u8-line:#5a8bdc;--q0:#aab6c3;--q1:#e0b13c;--q2:#e2762a;--q3:#c62a56;--share:#c23a63;
---mma:#3a6bd0;--l2:#7a57cf;--dram:#c97c1f;--epilogue:#2b9485;--issue:#3f97ba;--fixed:#93a0af;--edge:#b3bdc8"""
+--mma:#3a6bd0;--l2:#7a57cf;--dram:#c97c1f;--epilogue:#2b9485;--issue:#3f97ba;--fixed:#93a0af;--edge:#a3afbb"""
 DARK = """--page:#0e1319;--card:#161d25;--ink:#e5ebf2;--soft:#9ba8b7;--line:#2b3541;--grid:#242d37;--accent:#7fb0ff;
 --good:#6fdcb1;--good-bg:#12382c;--bad:#ff9a92;--bad-bg:#47191a;--open:#f0cd73;--open-bg:#3c3113;
 --i8:#143833;--i8-line:#3bb09f;--f16:#43321a;--f16-line:#d99b3c;--f32:#29323d;--f32-line:#76859a;--u8:#1b2d4a;
 --u8-line:#5e8fe2;--q0:#5f6d7c;--q1:#e3bb55;--q2:#f08a45;--q3:#f0567f;--share:#e0567f;
---mma:#5f8df0;--l2:#a084ee;--dram:#e09a43;--epilogue:#3bb09f;--issue:#58b3d6;--fixed:#6d7a89;--edge:#465362"""
+--mma:#5f8df0;--l2:#a084ee;--dram:#e09a43;--epilogue:#3bb09f;--issue:#58b3d6;--fixed:#75838f;--edge:#5d6b7b"""
 
 CSS = (":root{color-scheme:light dark;" + LIGHT + "}@media (prefers-color-scheme:dark){:root{" + DARK + "}}"
        "@media print{:root{color-scheme:light;" + LIGHT + "}}" + """
@@ -103,7 +103,8 @@ td.r,th.r{text-align:right;white-space:nowrap}
 td.nowrap{white-space:nowrap}
 td.name{overflow-wrap:anywhere;min-width:200px}
 .two td:first-child{overflow-wrap:anywhere;line-height:1.35}
-table+p{margin-top:12px}section>p:last-child{margin-bottom:0}
+.scroll+p{margin-top:12px}.two+.scroll{margin-top:18px}td.why{min-width:300px}.gate td{white-space:nowrap}
+section>p:last-child{margin-bottom:0}
 h3.apart{margin:22px 0 4px}details{margin-top:10px}summary{cursor:pointer;color:var(--accent)}
 .two .legend{margin:12px 0 0 54px}.two h3{margin-top:4px}.two table+h3{margin-top:22px}
 .two td,.two th{padding-left:6px;padding-right:6px}
@@ -126,7 +127,9 @@ footer{padding-top:8px;padding-bottom:40px;color:var(--soft);font-size:13px}
 @media (max-width:640px){main,header,nav>div,footer{padding-left:14px;padding-right:14px}section{padding:16px 14px}
 .tiles{grid-template-columns:repeat(auto-fit,minmax(146px,1fr));gap:8px}.tile{padding:9px 11px}.tile b{font-size:18px}
 h1{font-size:26px}}
-@media print{nav{display:none}body{background:none;font-size:12px}section{border:0;padding:0;margin:20px 0}
+@media print{nav{display:none}#graph{break-before:page}table{font-size:10px}th{font-size:9.5px}
+th,td{padding:2px 5px}td.name{min-width:0}.chip{font-size:9px;padding:0 4px}
+body{background:none;font-size:12px}section{border:0;padding:0;margin:20px 0}
 .tile,.verdict,tr{break-inside:avoid}h2,.lead{break-after:avoid}.scroll{overflow:visible}a{color:inherit}
 .chart,.graph,.two .chart,.wide .chart{min-width:0;max-width:100%;height:auto;break-inside:avoid}
 *{-webkit-print-color-adjust:exact;print-color-adjust:exact}}

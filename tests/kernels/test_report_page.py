@@ -195,6 +195,8 @@ def test_a_float_plan_and_one_for_every_mode(tmp_path: Path) -> None:
     shown = "".join(data for _, data in Page(page(table, programs[1], predictions(programs, "orin-nx"))).texts)
     assert "nothing is rounded" in shown and all(f"orin-nx:{mode}" in shown for mode in ("MAXN_SUPER", "10W", "25W"))
     assert "name a board with --board" in page(table, programs[1], [])
+    half = {**table, "report": {**table["report"], "precision": "fp16"}}
+    assert "had no calibration pictures" in page(half, programs[1], [])
     with pytest.raises(KeyError, match="report of every step"):
         layers_of(programs[1], {**table["report"], "layers": []}, None)
 
