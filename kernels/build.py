@@ -95,8 +95,8 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
     floats = ProgramRunner(programs[1], constants)
     source = _source(spec, programs[1], graph.file)
     task = make_task(spec, floats, max_kl)
-    report: dict[str, Any] = {"precision": precision, "nodes_before": len(graph.nodes), "nodes_after": len(merged.nodes),
-                              "quantised_by_file": of_file}
+    report: dict[str, Any] = {"precision": precision, "nodes_before": len(graph.nodes),
+                              "nodes_after": len(merged.nodes), "quantised_by_file": of_file}
     warnings: list[str] = []
     coded, noise = source, {}
     costs: Mapping[str, float] = {}

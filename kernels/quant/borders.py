@@ -37,7 +37,7 @@ def unsuffixed(name: str) -> str:
 
 
 def spread_to_moves(graph: Graph, layers: Collection[str], coded: Collection[str]) -> frozenset[str]:
-    """`layers` and the moving nodes that both come from and lead to float16."""
+    """`layers` and the moving nodes that both come from and lead to float16; parts are what the whole is."""
     moving = [node for node in graph.nodes if node.name in coded and moves(node)]
     comes = {name for node in graph.nodes if node.name in layers for name in node.outputs}
     for node in moving:
@@ -49,7 +49,9 @@ def spread_to_moves(graph: Graph, layers: Collection[str], coded: Collection[str
             leads.update(node.inputs)
     between = {node.name for node in moving if any(name in comes for name in node.inputs)
                and any(name in leads for name in node.outputs)}
-    return frozenset(layers) | between
+    made = {name for node in graph.nodes if node.name in layers for name in node.outputs}
+    views = {node.name for node in moving if node.attrs.get("parts") and node.inputs[0] in made}
+    return frozenset(layers) | between | views
 
 
 def place_conversions(graph: Graph, layers: Collection[str], float_input: bool = False) -> tuple[Graph, frozenset[str]]:

@@ -22,7 +22,8 @@ LOW, HIGH = -128, 127
 TABLE_LOW, TABLE_HIGH = -512, 511
 LARGEST_BIAS = 1 << 30
 LEAST_SCALE = 2.0 ** -20
-UNBOUNDED_BELOW = frozenset({"SiLU", "HardSwish", "Gelu"})
+SETTLED_BELOW = frozenset({"SiLU", "HardSwish", "Gelu", "GeluTanh", "Mish", "Elu", "Selu", "Softplus"})
+"""Activations that follow x above 0 and are constant, to a code, from -8 down."""
 
 
 def single(value: float) -> float:
@@ -68,8 +69,8 @@ def exact_in_float32(codes: Codes, bias: Array, unsigned: bool) -> bool:
     return bool(reach.max(initial=0) <= 1 << 24 and held)
 
 
-def multiplier(s_x: float, scales: Floats, s_out: float) -> Floats:
-    """f32(s_x s_w[c] / s_out); with s_out 1 the factor of the float end."""
+def multiplier(s_x: float, scales: Floats, s_out: float | Array) -> Floats:
+    """f32(s_x s_w[c] / s_out), s_out one number or one a channel; with s_out 1 the factor of the float end."""
     return (s_x * scales.astype(np.float64) / s_out).astype(np.float32)
 
 
@@ -80,15 +81,29 @@ def clip_codes(low: float | None, high: float | None, s_out: float) -> tuple[int
     return least, most
 
 
-def table_scale(activation: str, s_out: float, pre_min: float, pre_max: float) -> float:
-    """s_pre of a 1,024-entry table, from the calibrated range of the pre-activation."""
-    if activation in UNBOUNDED_BELOW:
-        value = max(s_out / 4, min(-pre_min, 8.0) / 512)
+def table_scale(activation: str, s_out: float, pre_min: float, pre_max: float, top: float = 0.0) -> float:
+    """s_pre of a 1,024-entry table, from the calibrated range of the pre-activation; the last index is at least `top`.
+
+    `top` matters where the pre-activation stays near 0: SiLU halves x there, so that s_out / 4 ends at half the codes.
+    """
+    if activation in SETTLED_BELOW:
+        value = max(s_out / 4, min(-pre_min, 8.0) / 512, top / TABLE_HIGH)
     elif activation == "LeakyRelu":
         value = max(s_out / 4, -pre_min / 512)
     else:
         value = min(max(abs(pre_min), abs(pre_max)), 8.0) / 512
     return single(value) if value > 0 else LEAST_SCALE
+
+
+def table_top(function: Callable[[Doubles], Doubles], s_out: float, pre_max: float) -> float:
+    """The least x up to pre_max from which on f(x) is the largest code, for f that rises above 0."""
+    low, high = 0.0, max(pre_max, 0.0)
+    if function(np.array([high]))[0] <= HIGH * s_out:
+        return high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if function(np.array([middle]))[0] > HIGH * s_out else (middle, high)
+    return high
 
 
 def table_codes(function: Callable[[Doubles], Doubles], s_in: float, s_out: float, low: int, high: int) -> Codes:

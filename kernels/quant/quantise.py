@@ -18,6 +18,7 @@ from ..ir.steps import AddI8, AveragePoolI8, Convert, ConvI8, DepthwiseI8, MulI8
 from ..passes.islands import coded_nodes, is_coded
 from ..passes.lower import Array, Lowering, is_depthwise, pack_channels, pack_weight
 from ..passes.lower_f32 import clip_bounds, counts, emit_f32, pool_window, resample_constants
+from ..passes.merge_parallel import part_outputs
 from . import contract
 from .borders import unsuffixed
 from .contract import Doubles
@@ -137,13 +138,18 @@ class IntegerNumbers:
         codes, scales, bias_q = self.codes(node, weight, bias, x.scale)
         if not contract.sum_fits(codes, bias_q, x.dtype == "uint8").all():
             raise out.refuse(node, "its sums do not fit 32 bits", AS_FP32)
-        low, high, table, s_out = contract.LOW, contract.HIGH, "", y.scale
+        low, high, table = contract.LOW, contract.HIGH, ""
+        s_out: float | Array = y.scale
         if y.dtype == "float32":
             s_out = 1.0
+        elif parts := part_outputs(graph, y.name):                  # each channel under the scale of its part
+            s_out = np.concatenate([np.full(graph.shape(part)[1], self.scale(part)) for part in parts])
         elif a.get("activation"):
             seen = self.scales.ranges[a["pre"]]
-            s_out = contract.table_scale(a["activation"], y.scale, seen.low, seen.high)
-            values = contract.table_codes(_function(a["activation"], node), s_out, y.scale, contract.TABLE_LOW,
+            function = _function(a["activation"], node)
+            top = contract.table_top(function, y.scale, seen.high)
+            s_out = contract.table_scale(a["activation"], y.scale, seen.low, seen.high, top)
+            values = contract.table_codes(function, s_out, y.scale, contract.TABLE_LOW,
                                           contract.TABLE_HIGH)
             table = out.constant(f"{node.name}/table", values)
         if "bounds" in a:

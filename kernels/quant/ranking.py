@@ -22,6 +22,7 @@ from ..ir.steps import Step
 from ..passes.islands import IMAGE, coded_nodes, is_coded
 from ..passes.lower import lower
 from ..passes.lower_f32 import FloatNumbers
+from ..passes.merge_parallel import part_outputs
 from .borders import layers_of
 from .gate import Reference, Tally, compare, cost_of
 from .quantise import IntegerNumbers
@@ -124,7 +125,8 @@ def _bound(scales: Scales, names: Sequence[str]) -> tuple[ProgramRunner, dict[st
         with_codes = replace(step, **{key: getattr(step, key) + SECOND for key in ("weight", "bias")
                                       if hasattr(step, key)})
         node = nodes[step.name]
-        made = {name: scales.scale[name] for name in node.outputs if is_coded(graph, coded, name)}
+        made = {part: scales.scale[part] for name in node.outputs if is_coded(graph, coded, name)
+                for part in part_outputs(graph, name) or (name,)}
         read = {stored: scales.scale[name] for name in node.inputs if name in scales.scale
                 and tensors[stored := _stored(name, programs[1])].dtype == "float32"}
         layers[step.name] = _Coded(step, FUNCTIONS[type(step).__name__](with_codes, runner.binding, 0), read, made)

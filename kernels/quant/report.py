@@ -1,8 +1,8 @@
 """The table by layer of a build's report: op, shape, precision, SQNR, share of the loss, MACs, bytes. For `build.py`.
 
-A layer's `cost` is what it costs when it alone is int8 and all others are float16, on the ranking pictures, in parts
-of the gate's limits (`mixed.py`). Its `kl_share` is its part of the sum of all layers' costs above 0. Costs do not add
-up to the gate's own figure: the roundings of several layers meet in every tensor behind them.
+A layer's `cost` is what it costs when it alone is int8, on the ranking pictures, in parts of the gate's limits
+(`rank_layers`). Its `kl_share` is its part of the sum of all layers' costs above 0. Costs do not add up to the gate's
+own figure: the roundings of several layers meet in every tensor behind them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ Array = npt.NDArray[Any]
 
 
 def signal_to_noise(floats: ProgramRunner, integers: ProgramRunner, float_source: Source, integer_source: Source,
-                    pictures: Sequence[Path]) -> dict[str, float]:
-    """SQNR in dB of every integer tensor, and of every float tensor behind them, against the FP32 program's."""
+                    pictures: Sequence[Path], units: Mapping[str, Array]) -> dict[str, float]:
+    """SQNR in dB of every integer tensor, and of every float tensor behind them, against the FP32 program's.
+
+    `units`: scales by channel of the tensors that have no one scale (`parts.py`).
+    """
     signal: dict[str, float] = {}
     noise: dict[str, float] = {}
     for path in pictures:
@@ -39,7 +42,9 @@ def signal_to_noise(floats: ProgramRunner, integers: ProgramRunner, float_source
                 want = wanted.get(name.removesuffix(FLOAT))
                 if want is None:
                     continue
-                got = integers.logical(name, 0).astype(np.float64) * integers.program.tensors[name].scale
+                tensor = integers.program.tensors[name]
+                unit = units.get(name, tensor.scale) if tensor.dtype == "int8" else tensor.scale
+                got = integers.logical(name, 0).astype(np.float64) * unit
                 signal[name] = signal.get(name, 0.0) + float((want.astype(np.float64) ** 2).sum())
                 noise[name] = noise.get(name, 0.0) + float(((got - want) ** 2).sum())
     return {name: 10 * float(np.log10(max(signal[name], 1e-30) / max(noise[name], 1e-30))) for name in signal}
@@ -62,8 +67,8 @@ def layer_table(program: Program, constants: Mapping[str, Array], graph: Graph, 
         held = sum(int(constants[v].nbytes) for v in texts if isinstance(v, str) and v not in names and v in constants)
         moved = sum(int(np.prod(program.tensors[n].shape)) * np.dtype(program.tensors[n].dtype).itemsize for n in names)
         node, sqnr, cost = nodes.get(step.name), noise.get(output.name), costs.get(step.name)
-        rows.append({"name": step.name, "step": type(step).__name__,
-                     "op": type(step).__name__ if node is None else operator_of(node), "shape": list(output.shape),
+        op = type(step).__name__ if node is None else operator_of(node, output.shape[-1])
+        rows.append({"name": step.name, "step": type(step).__name__, "op": op, "shape": list(output.shape),
                      "precision": output.dtype, "exact": output.exact,
                      "sqnr_db": None if sqnr is None else round(sqnr, 2),
                      "cost": None if cost is None else float(f"{cost:.4g}"),
@@ -85,8 +90,11 @@ def ranking_facts(costs: Mapping[str, float], precision: str, pictures: int) -> 
     return {"measured": False, "pictures": pictures if costs else 0, "why": why}
 
 
-def operator_of(node: Node) -> str:
-    """A node's operator for a person, with its window and what is fused into it: "Conv 3x3 /2 + SiLU + Add"."""
+def operator_of(node: Node, channels: int) -> str:
+    """A node's operator for a person, with its window and what is fused into it: "Conv 3x3 /2 + SiLU + Add".
+
+    "dw" is depthwise: as many groups as `channels` of the output.
+    """
     attrs = node.attrs
     text = node.op
     if kernel := attrs.get("kernel_shape"):
@@ -94,7 +102,7 @@ def operator_of(node: Node) -> str:
         if max(attrs.get("strides", (1,))) > 1:
             text += f" /{max(attrs['strides'])}"
     if attrs.get("group", 1) > 1:
-        text += f" g{attrs['group']}"
+        text += " dw" if attrs["group"] == channels else f" g{attrs['group']}"
     if attrs.get("activation"):
         text += f" + {attrs['activation']}"
     if node.op == "Conv" and len(node.inputs) > 3:
