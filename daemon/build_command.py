@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kl-share",
         action="store_true",
-        help="measure each layer's share of the loss (mixed does where INT8 alone misses the gate): 16 runs a layer",
+        help="measure each layer's share of the loss also where INT8 meets the gate (mixed does where it does not)",
     )
     parser.add_argument(
         "--board", metavar="BOARD[:MODE]", help=f"predicted times and a schedule in the report, for {prediction.HELP}"

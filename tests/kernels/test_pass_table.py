@@ -112,7 +112,7 @@ def test_a_layers_share_is_its_part_of_what_single_int8_layers_cost(report: dict
     assert report["ranking"] == {"measured": True, "pictures": 16, "why": ""}
     rows = report["layers"]
     counted = [row for row in rows if row["cost"] is not None]
-    assert {row["op"] for row in counted} == {"Conv 3x3 /2 + Relu", "Conv 3x3 g32", "Conv 1x1 + Add + Relu", "Conv 1x1"}
+    assert {row["op"] for row in counted} == {"Conv 3x3 /2 + Relu", "Conv 3x3 dw", "Conv 1x1 + Add + Relu", "Conv 1x1"}
     total = sum(max(row["cost"], 0) for row in counted)
     for row in counted:
         assert row["kl_share"] == pytest.approx(max(row["cost"], 0) / total, abs=1e-3)
