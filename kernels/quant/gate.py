@@ -23,7 +23,7 @@ from ..pre.geometry import Mapping
 from ..pre.heat_map import MapDecoder
 from ..pre.topk import TopkDecoder
 from ..spec import ModelSpec
-from .divergence import bernoulli_kl, box_iou, categorical_kl, same_detections
+from .divergence import Levels, bernoulli_kl, box_iou, categorical_kl, same_detections
 from .pictures import Source
 
 Array = npt.NDArray[Any]
@@ -39,9 +39,13 @@ MAP_SCORE = 0.1
 
 @dataclass
 class Tally:
-    """What pictures so far have shown; one number an anchor (detect), pixel (map), picture (classify) or output."""
+    """What pictures so far have shown; one number an anchor (detect), picture (classify) or output.
+
+    Maps have too many pixels to keep a number of each, for each program that is tried: `pixel_kl` sums them.
+    """
 
     kl: list[float] = field(default_factory=list)
+    pixel_kl: Levels = field(default_factory=Levels)
     iou: list[float] = field(default_factory=list)
     signal: dict[int, float] = field(default_factory=dict)
     noise: dict[int, float] = field(default_factory=dict)
@@ -57,11 +61,12 @@ class Tally:
 
     def lost(self) -> float:
         """Grows with every picture by what it cost; to compare pictures of one task by."""
-        return sum(self.kl) + sum(1 - iou for iou in self.iou) + sum(self.noise.values())
+        return sum(self.kl) + self.pixel_kl.total + sum(1 - iou for iou in self.iou) + sum(self.noise.values())
 
     def completed(self, perfect: Tally) -> Tally:
         """As if all other pictures were without loss; `perfect` is FP32 compared with itself on all of them."""
         return replace(perfect, kl=self.kl + [0.0] * (len(perfect.kl) - len(self.kl)),
+                       pixel_kl=replace(self.pixel_kl, count=perfect.pixel_kl.count),
                        iou=self.iou + [1.0] * (len(perfect.iou) - len(self.iou)), noise=self.noise)
 
     def least_sqnr_db(self) -> float:
@@ -143,7 +148,7 @@ class HeatMap:
     def add(self, tally: Tally, want: Outputs, got: Outputs) -> None:
         p, q = self.decoder.probabilities(want), self.decoder.probabilities(got, checked=False)
         counted = p >= MAP_SCORE
-        tally.kl += bernoulli_kl(p[counted], q[counted]).tolist()
+        tally.pixel_kl.add(bernoulli_kl(p[counted], q[counted]))
         mask, other = p >= self.decoder.score_threshold, q >= self.decoder.score_threshold
         tally.pictures += 1
         tally.agree += int((mask & other).sum())
@@ -153,16 +158,17 @@ class HeatMap:
                 tally.compare(i, a, b)
 
     def figures(self, tally: Tally) -> dict[str, Any]:
-        if not tally.kl:
+        seen = tally.pixel_kl
+        if not seen.count:
             return {"pixels": 0, "excess": 0.0}
-        mean = float(np.mean(tally.kl))
-        figures = {"pixels": len(tally.kl), "kl_mean": mean, "kl_p99": float(np.percentile(tally.kl, 99)),
+        mean = seen.total / seen.count
+        figures = {"pixels": seen.count, "kl_mean": mean, "kl_p99": seen.above(0.01),
                    "limit_kl": self.max_kl, "excess": mean / self.max_kl, "mask_score": self.decoder.score_threshold,
                    "agreement": tally.agree / tally.either if tally.either else 1.0}
         return figures | ({"others_sqnr_db": tally.least_sqnr_db()} if tally.signal else {})
 
     def cost(self, tally: Tally) -> float:
-        return float(np.mean(tally.kl)) / self.max_kl if tally.kl else 0.0
+        return tally.pixel_kl.total / max(tally.pixel_kl.count, 1) / self.max_kl
 
 
 class Regress:

@@ -19,6 +19,7 @@ from orind.kernels.picture import Picture
 from orind.kernels.plan.file import PlanFile
 from orind.kernels.pre.decoder import DecoderError, make_decoder
 from orind.kernels.pre.heat_map import MapDecoder
+from orind.kernels.quant.divergence import Levels
 from orind.kernels.quant.gate import OVERFLOWED, Classify, HeatMap, Regress, Tally, compare, cost_of
 from orind.kernels.quant.verdict import AccuracyError, gate_lines, judge_gate
 from orind.kernels.spec import DecoderSpec, InputSpec, ModelSpec
@@ -40,6 +41,7 @@ def test_map_by_hand() -> None:
     task.add(tally, [want, np.array([3, 0, 4], f32)], [got, np.array([3, 0, 3], f32)])
     figures = task.figures(tally)
     kl = [0.1 * np.log(0.1 / 0.2) + 0.9 * np.log(0.9 / 0.8), 0.5 * np.log(0.5 / 0.4) + 0.5 * np.log(0.5 / 0.6), 0]
+    assert figures["kl_p99"] == pytest.approx(max(kl), rel=0.012)
     assert figures["pixels"] == 3 and figures["kl_mean"] == pytest.approx(np.mean(kl), rel=1e-5)
     assert figures["excess"] == pytest.approx(np.mean(kl) / 0.03, rel=1e-5) == task.cost(tally)
     assert figures["agreement"] == pytest.approx(1 / 3)                # {0.5, 0.9} against {0.9 (was 0.09), 0.9}
@@ -48,6 +50,19 @@ def test_map_by_hand() -> None:
     assert lines[0] == "accuracy gate: n = 64 held-back pictures, 3 pixels"
     assert "  SQNR of the other outputs 13.98 dB (no limit)" in lines
     assert "  agreement: IoU of the masks at score 0.5 0.3333" in lines
+
+
+def test_many_divergences_in_little_memory() -> None:
+    values = np.random.default_rng(1).exponential(0.01, 20_000)
+    levels = Levels()
+    for part in np.split(values, 20):
+        levels.add(part)
+    assert levels.count == 20_000 and levels.total == pytest.approx(values.sum())
+    assert levels.above(0.01) == pytest.approx(np.percentile(values, 99), rel=0.02)
+    levels.add(np.zeros(2_000_000))
+    assert levels.above(0.01) == 0.0 and levels.levels.nbytes < 20_000
+    levels.add(np.full(1_000_000, 100.0))                            # beyond the last level
+    assert 19 < levels.above(0.01) <= 20
 
 
 def test_map_with_logits_and_with_nothing_on_it() -> None:
