@@ -58,9 +58,9 @@ def _convolution(look: Look, step: Any, x: Tensor, y: Tensor) -> None:
                   f"takes '{x.name}' to '{y.name}', whose channels lie otherwise")
         look.constant(step.weight, kind, (*step.kernel, y.span))
     else:
-        plain = step.groups == 1 or all(sum(t.segments[-1]) == t.shape[2] and t.shape[2] % step.groups == 0
-                                        for t in (x, y))
-        look.need(step.groups >= 1 and plain, f"has {step.groups} groups, '{x.name}' {x.shape[2]} channels")
+        plain = step.groups == 1 or (step.groups > 1 and all(
+            sum(t.segments[-1]) == t.shape[2] and t.shape[2] % step.groups == 0 for t in (x, y)))
+        look.need(plain, f"has {step.groups} groups, '{x.name}' {x.shape[2]} channels")
         look.constant(step.weight, kind, (*step.kernel, x.span if step.groups == 1 else x.shape[2] // step.groups,
                                           y.span))
     look.constant(step.bias, "int32" if kind == "int8" else "float32", (y.span,))
