@@ -47,6 +47,8 @@ def activate(op: str, alpha: float, beta: float, x: Floats, y: Floats, gate: Flo
                 partial(np.expm1, gate, out=gate), partial(np.multiply, gate, outer, out=gate),
                 partial(np.maximum, x, np.float32(0), out=y), partial(np.multiply, y, slope, out=y),
                 partial(np.add, y, gate, out=y)]
+    if op == "Softplus":
+        return [partial(np.logaddexp, x, np.float32(0), out=y)]
     if op == "Softsign":
         return [partial(np.abs, x, out=gate), partial(np.add, gate, ONE, out=gate), partial(np.divide, x, gate, out=y)]
     if op == "FakeQuantise":                           # codes from b to b + 255 in steps of a

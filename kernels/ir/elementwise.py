@@ -55,6 +55,8 @@ ACTIVATIONS: dict[str, Callable[[Array, Attrs], Array]] = {
     "GeluTanh": lambda x, a: gelu_tanh(x),
     "Mish": lambda x, a: np.asarray(x * np.tanh(softplus(x)), dtype=x.dtype),
     "Elu": lambda x, a: _elu(x, a.get("alpha", 1.0)),
+    "Selu": lambda x, a: _selu(x, a),
+    "Softplus": lambda x, a: softplus(x),
     "FakeQuantise": lambda x, a: fake_quantise(x, a["alpha"], a["low"]),
 }
 """Element-wise functions that a convolution can end in; each (x, attributes) -> y of x's dtype."""
@@ -109,12 +111,12 @@ def _celu(x: Array, a: Attrs) -> Array:
 
 UNARY: dict[str, Callable[[Array, Attrs], Array]] = {
     "Sqrt": lambda x, a: np.sqrt(x), "Exp": lambda x, a: np.exp(x), "Neg": lambda x, a: -x,
-    "Softplus": lambda x, a: softplus(x), "Identity": lambda x, a: x, "Dropout": lambda x, a: x,
+    "Identity": lambda x, a: x, "Dropout": lambda x, a: x,
     "Abs": lambda x, a: np.abs(x), "Ceil": lambda x, a: np.ceil(x), "Floor": lambda x, a: np.floor(x),
     "Round": lambda x, a: np.rint(x), "Sign": lambda x, a: np.sign(x), "Log": lambda x, a: np.log(x),
     "Reciprocal": lambda x, a: np.asarray(1 / x, dtype=x.dtype), "Sin": lambda x, a: np.sin(x),
     "Cos": lambda x, a: np.cos(x), "Erf": lambda x, a: erf(x), "Not": lambda x, a: np.logical_not(x),
-    "Softsign": lambda x, a: x / (1 + np.abs(x)), "Selu": _selu, "Celu": _celu,
+    "Softsign": lambda x, a: x / (1 + np.abs(x)), "Celu": _celu,
     "ThresholdedRelu": lambda x, a: np.where(x > a.get("alpha", 1.0), x, x.dtype.type(0)),
     "Cast": lambda x, a: x.astype(a["to"]),
 }

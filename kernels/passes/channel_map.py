@@ -17,7 +17,7 @@ from ..ir.graph import Graph, Node
 UNIT = 16
 SAME_MAP = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "Resize", "Add", "Sub", "Mul", "Clip",
                       "Requantise", "Convert", "Relu", "Sigmoid", "SiLU", "Tanh", "LeakyRelu", "HardSigmoid",
-                      "HardSwish", "Gelu", "GeluTanh", "Mish", "Elu", "ZeroStuff", "FakeQuantise"})
+                      "HardSwish", "Gelu", "GeluTanh", "Mish", "Elu", "Selu", "Softplus", "ZeroStuff", "FakeQuantise"})
 Cuts = dict[str, set[int]]
 
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 from ..ir.graph import Graph, Node
 from .float_ends import STAYS
 
-TABLES = frozenset({"Sigmoid", "SiLU", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu"})
+TABLES = frozenset({"Sigmoid", "SiLU", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu", "GeluTanh", "Mish",
+                    "Elu", "Selu", "Softplus"})
 
 
 def _bounds(graph: Graph, node: Node) -> tuple[float | None, float | None] | None:

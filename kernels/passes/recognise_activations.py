@@ -1,8 +1,8 @@
 """Pass: activations that exporters write out of several nodes become one. Caller: `pipeline.py`.
 
-SiLU (x * Sigmoid(x)), HardSigmoid and HardSwish (Add 3, Clip to 0..6, Mul or Div by 6, in any order), ReLU6 (bounds
-that follow each other), LeakyReLU (the larger of x and a part of it; one slope). GELU: `recognise_gelu.py`. Quantising
-the parts apart would lose most of the accuracy (0.362 to 0.054 mAP in a known case).
+SiLU (x * Sigmoid(x)), Mish, HardSigmoid and HardSwish (Add 3, Clip to 0..6, Mul or Div by 6, in any order), ReLU6
+(bounds that follow each other), LeakyReLU (the larger of x and a part of it; one slope). GELU: `recognise_gelu.py`.
+Quantising the parts apart would lose most of the accuracy (0.362 to 0.054 mAP in a known case).
 """
 
 from __future__ import annotations
@@ -133,7 +133,17 @@ def _leaky(graph: Graph, node: Node, constants: dict[str, Array]) -> Node | None
     return None
 
 
-RULES: tuple[Rule, ...] = (_silu, _leaky, _clip, _hard)
+def _mish(graph: Graph, node: Node, constants: dict[str, Array]) -> Node | None:
+    """x * Tanh(Softplus(x)), which is how opsets below 18 write it."""
+    for x, gate in (node.inputs, node.inputs[::-1]) if node.op == "Mul" else ():
+        bent = only(graph, gate, node)
+        soft = only(graph, bent.inputs[0], bent) if bent is not None and bent.op == "Tanh" else None
+        if soft is not None and soft.op == "Softplus" and soft.inputs == (x,):
+            return Node(node.name, "Mish", (x,), node.outputs)
+    return None
+
+
+RULES: tuple[Rule, ...] = (_silu, _mish, _leaky, _clip, _hard)
 
 
 def recognise_activations(graph: Graph) -> Graph:

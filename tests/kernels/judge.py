@@ -178,7 +178,8 @@ class Judge:
                                               :(wo - 1) * step.stride[1] + 1:step.stride[1]]
                          for r in range(step.kernel[0]) for c in range(step.kernel[1])])
 
-    def convolution(self, step: s.ConvI8, frame: int) -> Array:
+    def convolution(self, step: s.ConvI8, frame: int, sums: bool = False) -> Array:
+        """What the step makes, or its int32 `sums`."""
         taps = self.window(step, self.read(step.x, frame), 0)
         weight = self.constants[step.weight].astype(np.int64)
         ins, outs = self.channels(step.x), self.channels(step.y)
@@ -198,6 +199,8 @@ class Judge:
                     acc[:, :, g * size:(g + 1) * size] += part.reshape(*taps.shape[1:3], -1)
         acc = acc + self.constants[step.bias].astype(np.int64)[outs]
         assert np.abs(acc).max(initial=0) < 1 << 31
+        if sums:
+            return acc
         m = self.constants[step.multiplier].astype(np.float64)[outs]
         v = single(single(acc.astype(np.float64)) * m)
         if self.tensor(step.y).dtype == "float32":

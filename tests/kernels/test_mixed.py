@@ -98,7 +98,7 @@ def test_a_hard_net_collapses_and_the_layers_at_fault_become_float16(folder: Pat
     assert all("differ" in row["why"] and row["share"] > 0 for row in told["layers"][:2])
     assert told["int8"]["excess"] > 1 >= told["fp16"]["excess"]
     report = verify(tmp_path / "h.plan", folder / "hard.onnx", "onnxruntime")
-    assert report.ok and "steps bit for bit" in report.checks[2].text
+    assert report.ok and any("steps bit for bit" in check.text for check in report.checks)
     for row in result.report["layers"]:                     # what follows a float sum is marked as toleranced
         if row["step"] == "ConvF16":
             assert not row["exact"]

@@ -4,13 +4,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from compiled import fill, imported, int8
+from compiled import calibrated, fill, imported, int8
 from judge import Judge
 from models import Net
 
 from orind.kernels.cpu.executor import ProgramRunner
+from orind.kernels.ir.elementwise import ACTIVATIONS
 from orind.kernels.ir.errors import UnsupportedModel
-from orind.kernels.ir.steps import RequantiseI8
+from orind.kernels.ir.steps import ConvI8, RequantiseI8
+from orind.kernels.passes.fuse_convolutions import TABLES
 from orind.kernels.passes.lower import lower
 from orind.kernels.passes.lower_f32 import FloatNumbers
 from orind.kernels.passes.pipeline import fuse, prepare
@@ -61,6 +63,22 @@ def test_sums_that_do_not_fit() -> None:
     ("Sigmoid", 0.0, 0.0, 0.1, 2.0 ** -20)])
 def test_table_scale(activation: str, low: float, high: float, s_out: float, want: float) -> None:
     assert contract.table_scale(activation, s_out, low, high) == contract.single(want)
+
+
+def test_a_table_reaches_its_largest_code() -> None:
+    """A SiLU whose input goes from -0.1 to 1: a step of s_out / 4 would end at 87 instead of 127."""
+    def silu(x: contract.Doubles) -> contract.Doubles:
+        return x / (1 + np.exp(-x))
+    s_out = contract.single(float(silu(np.array([1.0]))[0]) / 127)
+    top = contract.table_top(silu, s_out, 1.0)
+    last = []
+    for reach in (0.0, top):
+        s_pre = contract.table_scale("SiLU", s_out, -0.1, 1.0, reach)
+        last.append(contract.table_codes(silu, s_pre, s_out, -512, 511)[-1])
+    assert top == pytest.approx(1.0, rel=1e-3) and last[0] < 90 and last[1] == 127
+    assert contract.table_top(silu, 0.1, 50.0) == pytest.approx(12.7, rel=1e-3)        # not the outlier at 50
+    assert contract.table_scale("SiLU", 0.1, -20.0, 50.0, 12.7) == contract.single(0.025)
+    assert contract.table_top(silu, 0.1, -1.0) == 0
 
 
 def test_plain_functions_round_half_to_even_and_clamp() -> None:
@@ -182,6 +200,32 @@ def test_bias_takes_up_the_mean_of_the_weights_rounding() -> None:
         off.append(float(np.abs(runner.run()[0].mean((0, 2, 3)) - want).max()))
         Judge(runner, constants).run()
     assert off[1] < off[0] / 20
+
+
+@pytest.mark.parametrize("gain", [0.05, 1.0, 12.0])
+@pytest.mark.parametrize("op", sorted(TABLES))
+def test_every_activation_ends_a_convolution_as_a_table(op: str, gain: float) -> None:
+    """Codes are those of the float function of the same sums, but for the step of the index."""
+    net = Net((1, 3, 12, 12))
+    x = net.conv(net.input, 24, gain=gain)
+    attrs = {"alpha": 0.1} if op == "LeakyRelu" else {}
+    y = net.silu(x) if op == "SiLU" else net.op("Gelu", x, approximate="tanh") if op == "GeluTanh" else \
+        net.op(op, x, **attrs)
+    net.channels[y] = 24
+    model = net.model([(net.conv(y, 4), (1, 4, 12, 12))], opset=20)
+    scales = calibrated(model)
+    programs, constants = lower(scales.graph, [1], IntegerNumbers(scales))
+    runner = ProgramRunner(programs[1], constants)
+    assert [type(s).__name__ for s in runner.program.steps] == ["ConvI8", "ConvI8", "ToFlat"]
+    fill(runner)
+    judge, step = Judge(runner, constants), next(iter(runner.walk()))
+    assert isinstance(step, ConvI8) and step.table and judge.check(step, 0) > 0
+    first, entry = scales.graph.nodes[0], scales.scale["images"]
+    weight, bias = (scales.graph.constants[name] for name in first.inputs[1:])
+    sums = judge.convolution(step, 0, sums=True) * entry * contract.weight_scales(weight, bias, entry).astype(float)
+    want = np.clip(np.rint(ACTIVATIONS[op](sums, attrs) / scales.scale[y]), -128, 127)
+    off = np.abs(judge.read(y, 0) - want)
+    assert off.max() <= 2 and (off == 0).mean() > 0.8, (off.max(), (off == 0).mean())
 
 
 def test_concat_group_shares_a_scale_and_a_quiet_member_leaves_it() -> None:

@@ -42,6 +42,8 @@ def hard_swish_constant_first(net: Net, x: str) -> str:
 
 FORMS: list[tuple[str, Callable[[Net, str], Any], str]] = [
     ("silu", lambda n, x: n.op("Mul", n.op("Sigmoid", x), x), "SiLU"),
+    ("mish", lambda n, x: n.op("Mul", x, n.op("Tanh", n.op("Softplus", x))), "Mish"),
+    ("mish, gate first", lambda n, x: n.op("Mul", n.op("Tanh", n.op("Softplus", x)), x), "Mish"),
     ("add clip mul div", lambda n, x: n.op("Div", n.op("Mul", x, three(n, x)), number(n, 6)), "HardSwish"),
     ("add clip div mul", lambda n, x: n.op("Mul", x, n.op("Div", three(n, x), number(n, 6))), "HardSwish"),
     ("constants first, Min and Relu", hard_swish_constant_first, "HardSwish"),
