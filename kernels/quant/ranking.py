@@ -36,12 +36,16 @@ SECOND = " of codes"
 
 @dataclass(frozen=True, slots=True)
 class _Coded:
-    """A layer: its step, the calls that run it with the weights of codes, scales of the tensors that get codes."""
+    """A layer: its step, the calls that run it with the weights of codes, scales of the tensors that get codes.
+
+    `bytes_read`: those of its inputs whose codes are uint8.
+    """
 
     step: Step
     calls: Sequence[Call]
     reads: Mapping[str, float]
     makes: Mapping[str, float]
+    bytes_read: frozenset[str]
 
 
 def rank_layers(scales: Scales, quick: Reference, progress: Progress) -> dict[str, float]:
@@ -85,7 +89,7 @@ def _run_coded(runner: ProgramRunner, layer: _Coded) -> None:
     views = {name: runner.binding.view(name, 0) for name in layer.reads}
     kept = {name: view.copy() for name, view in views.items()}
     for name, scale in layer.reads.items():
-        _round(views[name], scale)
+        _round(views[name], scale, *((0, 255) if name in layer.bytes_read else (-128, 127)))
     for call in layer.calls:
         call()
     for name, view in views.items():
@@ -95,10 +99,10 @@ def _run_coded(runner: ProgramRunner, layer: _Coded) -> None:
         _round(runner.binding.view(name, 0), scale)
 
 
-def _round(view: Floats, scale: float) -> None:
+def _round(view: Floats, scale: float, low: int = -128, high: int = 127) -> None:
     np.divide(view, np.float32(scale), out=view)
     np.rint(view, out=view)
-    np.clip(view, -128, 127, out=view)
+    np.clip(view, low, high, out=view)
     np.multiply(view, np.float32(scale), out=view)
 
 
@@ -118,6 +122,7 @@ def _bound(scales: Scales, names: Sequence[str]) -> tuple[ProgramRunner, dict[st
     coded = coded_nodes(graph)
     nodes = {node.name: node for node in graph.nodes}
     tensors = programs[1].tensors
+    pixels = frozenset(_stored(info.name, programs[1]) for info in graph.inputs if scales.input.dtype == "uint8")
     layers = {}
     for step in programs[1].steps:
         if step.name not in names:
@@ -129,7 +134,8 @@ def _bound(scales: Scales, names: Sequence[str]) -> tuple[ProgramRunner, dict[st
                 for part in part_outputs(graph, name) or (name,)}
         read = {stored: scales.scale[name] for name in node.inputs if name in scales.scale
                 and tensors[stored := _stored(name, programs[1])].dtype == "float32"}
-        layers[step.name] = _Coded(step, FUNCTIONS[type(step).__name__](with_codes, runner.binding, 0), read, made)
+        layers[step.name] = _Coded(step, FUNCTIONS[type(step).__name__](with_codes, runner.binding, 0), read, made,
+                                   pixels)
     return runner, layers
 
 

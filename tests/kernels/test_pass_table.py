@@ -10,19 +10,28 @@ import numpy as np
 import onnx
 import pytest
 from models import Net
+from PIL import Image
 
 from orind.daemon.prediction import devices
 from orind.kernels.build import build_plan
+from orind.kernels.cpu.executor import ProgramRunner
 from orind.kernels.importer.onnx_model import read_model
 from orind.kernels.ir.macs import multiply_accumulates
+from orind.kernels.passes.float_ends import float_ends
 from orind.kernels.passes.lower import lower
 from orind.kernels.passes.lower_f32 import FloatNumbers
 from orind.kernels.passes.pipeline import FUSE, PREPARE, fuse, prepare
 from orind.kernels.perf.model import costs
 from orind.kernels.plan.file import PlanFile
+from orind.kernels.quant.borders import layers_of
+from orind.kernels.quant.coding import find_scales
+from orind.kernels.quant.gate import Reference, Regress
+from orind.kernels.quant.half import mixed_numbers
+from orind.kernels.quant.pictures import Source
+from orind.kernels.quant.ranking import rank_layers
 from orind.kernels.quant.report import ranking_facts
 from orind.kernels.report.passes import IMPORT, PRECISION, PassTable
-from orind.kernels.spec import ModelSpec
+from orind.kernels.spec import InputSpec, ModelSpec
 
 (AGX,) = devices("agx-orin:MAXN")
 
@@ -34,7 +43,7 @@ def small(cast: bool = False) -> onnx.ModelProto:
     if cast:
         x = net.op("Cast", net.input, to=onnx.TensorProto.FLOAT)
         net.channels[x] = 3
-    x = net.op("Relu", net.norm(net.conv(x, 32, 3, 2, gain=1.6 / 255)))
+    x = net.op("Relu", net.norm(net.conv(x, 32, 3, 2, gain=1.6 / 255 if cast else 1.6)))
     x = net.op("Relu", net.op("Add", x, net.conv(net.conv(x, 32, 3, group=32), 32, 1)))
     return net.model([(net.conv(x, 6, 1), (1, 6, 8, 8))])
 
@@ -119,6 +128,31 @@ def test_a_layers_share_is_its_part_of_what_single_int8_layers_cost(report: dict
     assert sum(row["kl_share"] for row in counted) == pytest.approx(1, abs=1e-3)
     assert report["passes"]["rows"][-1]["peak_bytes"] == report["arena_bytes"]["1"]
     assert sum(row["macs"] for row in rows) == 32 * 27 * 64 + 32 * 9 * 64 + 32 * 32 * 64 + 6 * 32 * 64
+
+
+def test_pixels_are_ranked_as_the_bytes_that_they_are(tmp_path: Path) -> None:
+    """A float input of 0..1 has uint8 codes. The first layer alone in int8 costs what a program says in which it is."""
+    onnx.save(small(), tmp_path / "m.onnx")
+    rng = np.random.default_rng(0)
+    for i in range(4):
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(tmp_path / f"{i}.png")
+    spec, pictures = ModelSpec("m", "regress", input=InputSpec()), sorted(tmp_path.glob("*.png"))
+    prepared = prepare(read_model(tmp_path / "m.onnx"))
+    programs, constants = lower(fuse(prepared), [1], FloatNumbers(fuse(prepared)))
+    floats, source = ProgramRunner(programs[1], constants), Source(spec, (16, 16, 3), "float32", 1.0, True, "m")
+    scales, _ = find_scales(prepared, fuse(float_ends(prepared)), spec, source, pictures, "minmax", Regress(), print)
+    assert scales.input.dtype == "uint8"
+    quick = Reference(Regress(), floats, source, pictures)
+    first, *others = layers_of(scales.graph)
+
+    def cost(half: list[str]) -> float:
+        graph, numbers = mixed_numbers(scales, half)
+        programs, constants = lower(graph, [1], numbers)
+        entry = programs[1].tensors[programs[1].inputs[0]]
+        return quick.cost(ProgramRunner(programs[1], constants),
+                          Source(spec, (16, 16, 3), entry.dtype, entry.scale, True, "m"))
+    alone = cost(others) - cost([first, *others])
+    assert rank_layers(scales, quick, print)[first] == pytest.approx(alone, rel=0.15)
 
 
 def test_what_was_not_ranked_says_why() -> None:
