@@ -73,15 +73,15 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
     `shapes` replace those of the model's inputs."""
     if precision not in PRECISIONS:
         raise ModelError(f"precision '{precision}' is not one of {', '.join(PRECISIONS)}")
-    if spec is None and precision in ("int8", "mixed"):
+    graph = read_model(onnx_path, shapes)
+    of_file = quantised_by_file(graph)
+    if spec is None and precision in ("int8", "mixed") and not of_file:
         raise ModelError(f"{onnx_path}: INT8 needs a spec (how pictures become the input) and "
                          "calibration pictures; give --spec, or build with --precision fp32")
-    graph = read_model(onnx_path, shapes)
     spec = spec or ModelSpec.for_tensor(onnx_path.stem[:64])
     passes = PassTable(passes_on)
     passes.seen(IMPORT, graph)
     prepared = prepare(graph, passes.seen)
-    of_file = quantised_by_file(graph)
     if of_file and precision != "fp32":                  # the gate's reference: the file's arithmetic, float tail
         prepared = release_tail(prepared)
     fused = fuse(prepared, passes.seen)

@@ -14,10 +14,12 @@ from PIL import Image
 from qdq import QdqNet, as_int8, compare, opset, quantised, seen
 
 from orind.kernels.build import build_plan
+from orind.kernels.cpu.executor import CpuExecutor
 from orind.kernels.explain import explain
 from orind.kernels.ir.errors import ModelError, UnsupportedModel
 from orind.kernels.ir.steps import Convert
 from orind.kernels.passes.release_pairs import is_exact, release_pairs
+from orind.kernels.plan.file import PlanFile
 from orind.kernels.quant.imported import loss_of_import
 from orind.kernels.spec import DecoderSpec, InputSpec, ModelSpec
 from orind.kernels.verify import verify
@@ -289,3 +291,17 @@ def test_builds_of_a_quantised_model(tmp_path: Path) -> None:
     assert any("1 tensors that the file leaves in float were calibrated" in warning for warning in parts.warnings)
     whole = build_plan(tmp_path / "whole.onnx", None, [], out, "fp32")
     assert "calibration" not in whole.report and verify(out, tmp_path / "whole.onnx").ok
+
+
+def test_a_quantised_model_needs_no_spec(tmp_path: Path) -> None:
+    """Its input is then the model's own float tensor, coded behind the input under the file's scale."""
+    model = every_form()
+    onnx.save(model, tmp_path / "m.onnx")
+    result = build_plan(tmp_path / "m.onnx", None, [], tmp_path / "m.plan", "int8")
+    assert result.report["calibration"]["input"]["dtype"] == "float32"
+    runner, *_ = as_int8(model)
+    with PlanFile.open_path(tmp_path / "m.plan") as plan, CpuExecutor(plan, 1) as executor:
+        values = np.random.default_rng(0).normal(0, 1, executor.input[0].shape).astype(np.float32)
+        runner.input[0] = np.clip(np.rint(values * 64), -128, 127)
+        executor.input[0] = values
+        assert np.array_equal(executor.run()[0], runner.run()[0])
