@@ -5,6 +5,7 @@ NumPy's own exp and tanh: tolerance, not bits. The tail's functions, whose bits 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from .binding import Call, Floats
 
 ONE = np.float32(1)
+BLOCK = 1 << 13
 
 
 def activate(op: str, alpha: float, beta: float, x: Floats, y: Floats, gate: Floats) -> list[Call]:
@@ -40,7 +42,8 @@ def activate(op: str, alpha: float, beta: float, x: Floats, y: Floats, gate: Flo
     if op in ("Gelu", "GeluTanh", "Erf"):
         return _error_function(op, x, y, gate)
     if op == "Mish":                                   # tanh(ln(1 + e^x)) = t (t + 2) / (t (t + 2) + 2) with t = e^x
-        return [partial(np.minimum, x, np.float32(30), out=gate), partial(_mish, x, gate, y)]
+        return [partial(np.minimum, x, np.float32(30), out=gate), partial(in_blocks, _mish, gate),
+                partial(np.multiply, x, gate, out=y)]
     if op in ("Elu", "Selu", "Celu"):
         inner, outer, slope = {"Elu": (ONE, a, ONE), "Selu": (ONE, a * b, b), "Celu": (a, a, ONE)}[op]
         return [partial(np.minimum, x, np.float32(0), out=gate), partial(np.divide, gate, inner, out=gate),
@@ -55,26 +58,31 @@ def activate(op: str, alpha: float, beta: float, x: Floats, y: Floats, gate: Flo
         return [partial(np.divide, x, a, out=gate), partial(np.rint, gate, out=gate),
                 partial(np.clip, gate, b, b + np.float32(255), out=gate), partial(np.multiply, gate, a, out=y)]
     if op == "ThresholdedRelu":
-        return [partial(np.greater, x, a, out=gate), partial(_masked, x, gate, y)]
+        off = gate.reshape(-1).view(np.bool_)[:gate.size].reshape(gate.shape)
+        return [partial(np.greater, x, a, out=off), partial(np.logical_not, off, out=off), partial(np.copyto, y, x),
+                partial(np.copyto, y, np.float32(0), where=off)]
     raise ValueError(f"no float32 form of the activation {op}")
 
 
-def _masked(x: Floats, mask: Floats, y: Floats) -> None:
-    y[...] = np.where(mask != 0, x, np.float32(0))
+def in_blocks(function: Callable[[Floats], object], x: Floats) -> None:
+    """`function` on x, which lies in one piece, block by block in place: what it allocates stays small."""
+    flat = x.reshape(-1)
+    for first in range(0, flat.size, BLOCK):
+        function(flat[first:first + BLOCK])
 
 
-def _mish(x: Floats, t: Floats, y: Floats) -> None:
-    np.exp(t, out=t)
-    np.multiply(t, t + np.float32(2), out=t)
-    np.divide(t, t + np.float32(2), out=t)
-    np.multiply(x, t, out=y)
+def _mish(x: Floats) -> None:
+    """x = tanh(ln(1 + e^x)), x <= 30."""
+    t = np.exp(x)
+    t *= t + np.float32(2)
+    np.divide(t, t + np.float32(2), out=x)
 
 
 def _error_function(op: str, x: Floats, y: Floats, gate: Floats) -> list[Call]:
     if op == "Erf":
-        return [partial(erf, x, gate), partial(np.copyto, y, gate)]
+        return [partial(np.copyto, gate, x), partial(in_blocks, erf, gate), partial(np.copyto, y, gate)]
     if op == "Gelu":
-        inner: list[Call] = [partial(np.multiply, x, np.float32(np.sqrt(0.5)), out=gate), partial(erf, gate, gate)]
+        inner: list[Call] = [partial(np.multiply, x, np.float32(np.sqrt(0.5)), out=gate), partial(in_blocks, erf, gate)]
     else:
         inner = [partial(np.multiply, x, x, out=gate), partial(np.multiply, gate, np.float32(0.044715), out=gate),
                  partial(np.add, gate, ONE, out=gate), partial(np.multiply, gate, x, out=gate),
@@ -90,8 +98,8 @@ DENOMINATOR = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-
                -1.42647390514189e-02)
 
 
-def erf(x: Floats, y: Floats) -> None:
-    """y = erf(x), within 4e-7; y may be x."""
+def erf(x: Floats) -> None:
+    """x = erf(x), within 4e-7."""
     z = np.clip(x, np.float32(-4), np.float32(4))
     square = z * z
     top, bottom = np.full_like(z, NUMERATOR[0]), np.full_like(z, DENOMINATOR[0])
@@ -102,4 +110,4 @@ def erf(x: Floats, y: Floats) -> None:
         bottom *= square
         bottom += np.float32(value)
     top *= z
-    np.divide(top, bottom, out=y)
+    np.divide(top, bottom, out=x)
