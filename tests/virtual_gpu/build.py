@@ -30,7 +30,8 @@ FLAGS = (
     *("-std=c++20", "-O3", "-march=native", "-fno-strict-aliasing", "-fwrapv", "-ffp-contract=off"),
     *("-fvisibility=hidden", "-fPIC", "-Wall", "-Wextra", "-pthread"),
 )
-LINK_FLAGS = ("-shared", "-pthread", f"-Wl,-soname,{LIBRARY}", "-Wl,--no-undefined")
+EXPORTS = HERE / "driver" / "exports.map"
+LINK_FLAGS = ("-shared", "-pthread", f"-Wl,-soname,{LIBRARY}", "-Wl,--no-undefined", f"-Wl,--version-script,{EXPORTS}")
 JOBS = 2
 KEEP_OBJECTS_S = 24 * 3600.0
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
@@ -114,7 +115,8 @@ def build(out: Path = OUT, folders: Sequence[Path] = FOLDERS, compiler: str = "g
         generated.write_text(stubs(SYMBOLS.read_text().split()))
         sources = [path for folder in folders for path in sorted(folder.glob("*.cpp"))]
         linked = compile_all([*sources, generated], objects, compiler)
-        key = hashlib.sha256("\0".join((*(o.name for o in linked), *LINK_FLAGS)).encode()).hexdigest()
+        parts = (*(path.name for path in linked), *LINK_FLAGS, EXPORTS.read_text())
+        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         library, stamp = out / LIBRARY, out / "linked"
         if not (library.exists() and stamp.exists() and stamp.read_text() == key):
             part = out / f"{LIBRARY}.{os.getpid()}.part"

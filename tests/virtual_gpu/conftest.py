@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+from driver_calls import Cuda, held  # noqa: E402
+from driver_ptx import KERNELS  # noqa: E402
+
 import build  # noqa: E402  beside this file, which the line above makes importable
-from driver_calls import Cuda  # noqa: E402
 
 collect_ignore_glob = [] if os.environ.get("ORIND_VIRTUAL_GPU") == "1" else ["test_*.py"]
 
@@ -67,3 +70,16 @@ def fresh(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fre
         return instance
 
     return make
+
+
+@pytest.fixture
+def kernels(cuda: Cuda) -> Callable[[str], int]:
+    """A function of driver_ptx.KERNELS by name, loaded into the context of `cuda`."""
+    module = cuda.module(KERNELS)
+    return lambda name: cuda.function(module, name)
+
+
+@pytest.fixture
+def gate(cuda: Cuda, kernels: Callable[[str], int]) -> Callable[[int], AbstractContextManager[None]]:
+    """`with gate(stream):` holds the stream back, by a kernel that waits for the host."""
+    return lambda stream: held(cuda, kernels("gate"), stream)

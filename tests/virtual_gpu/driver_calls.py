@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_int, c_uint, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,9 @@ def packed(*arguments: int | float) -> bytes:
 
 class Address(int):
     """A device or host address, 64 bits."""
+
+    def __add__(self, offset: int) -> Address:
+        return Address(int(self) + offset)
 
 
 class Cuda:
@@ -128,3 +132,15 @@ class Cuda:
 
     def last_fault(self) -> str:
         return str(self.library.virtual_gpu_last_fault().decode())
+
+
+@contextmanager
+def held(cuda: Cuda, gate: int, stream: int) -> Iterator[None]:
+    """Holds a stream back while the block runs: `gate` is the kernel of that name in driver_ptx.py."""
+    flag, words = cuda.pinned(4)
+    words[0] = 0
+    cuda.run(gate, flag, block=(1, 1, 1), stream=stream)
+    try:
+        yield
+    finally:
+        words[0] = 1

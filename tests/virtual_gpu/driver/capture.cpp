@@ -152,7 +152,7 @@ CUDA_API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
     if (!status) return CUDA_ERROR_INVALID_VALUE;
     const auto stream = find_stream(call, handle);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-    *status = !stream->capture          ? CU_STREAM_CAPTURE_STATUS_NONE
+    *status = !stream->capture           ? CU_STREAM_CAPTURE_STATUS_NONE
               : stream->capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                          : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     return CUDA_SUCCESS;

@@ -1,17 +1,19 @@
-// Parsing of the VIRTUAL_GPU_ variables. Invariant: a value is either applied or refused, never ignored.
+// Parsing of the VIRTUAL_GPU_ variables. Invariant: a value is either applied or refused, never ignored. Tables are
+// left behind at exit on purpose: the executor's threads may still be reading them.
 #include "configuration.h"
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <string_view>
 
 extern char** environ;
 
 namespace vgpu {
 namespace {
 
-const std::string PREFIX = "VIRTUAL_GPU_";
+constexpr std::string_view PREFIX = "VIRTUAL_GPU_";
 
 [[noreturn]] void refuse(const std::string& name, const std::string& value, const std::string& takes) {
     throw std::invalid_argument(name + "=" + value + ": takes " + takes);
@@ -51,8 +53,8 @@ void set_checks(Options& options, const std::string& name, const std::string& va
 }
 
 // Driver version and the newest PTX it takes: PTX ISA, release notes.
-const std::map<std::string, int> PTX_OF_DRIVER = {{"12020", 82}, {"12040", 84}, {"12050", 85}, {"12060", 85},
-                                                  {"12080", 87}, {"12090", 88}, {"13000", 90}};
+const auto& PTX_OF_DRIVER = *new std::map<std::string, int>{{"12020", 82}, {"12040", 84}, {"12050", 85}, {"12060", 85},
+                                                            {"12080", 87}, {"12090", 88}, {"13000", 90}};
 
 }  // namespace
 
@@ -79,7 +81,8 @@ void set_variable(Configuration& configuration, const std::string& name, const s
         choice<int>(name, value, PTX_OF_DRIVER);
         configuration.driver_version = atoi(value.c_str());
     } else
-        throw std::invalid_argument(name + " is not a variable of the virtual GPU; it knows VIRTUAL_GPU_ORDER, COPIES, SEED, "
+        throw std::invalid_argument(name +
+                                    " is not a variable of the virtual GPU; it knows VIRTUAL_GPU_ORDER, COPIES, SEED, "
                                     "CHECKS, COUNT, THREADS, INSTRUCTION_LIMIT, MEMORY_MIB, CONTROL, COUNTERS, "
                                     "DRIVER_VERSION");
 }
@@ -87,7 +90,7 @@ void set_variable(Configuration& configuration, const std::string& name, const s
 Configuration read_environment() {
     Configuration configuration;
     for (char** entry = environ; entry && *entry; ++entry) {
-        if (strncmp(*entry, PREFIX.c_str(), PREFIX.size()) != 0) continue;
+        if (strncmp(*entry, PREFIX.data(), PREFIX.size()) != 0) continue;
         const std::string text = *entry;
         const size_t equals = text.find('=');
         set_variable(configuration, text.substr(0, equals), equals == std::string::npos ? "" : text.substr(equals + 1));

@@ -1,6 +1,7 @@
 // Contexts: creation, the stack of each thread, the primary context, limits.
 //
-// Invariant: destroying a context waits for its work, then frees all that belongs to it; its Context object stays, marked.
+// Invariant: destroying a context waits for its work, then frees all that belongs to it; its Context object stays,
+// marked.
 #include "context.h"
 
 #include "capture.h"
@@ -45,7 +46,8 @@ CUresult destroy(Call& call, Context& context) {
     context.destroyed = true;
     ContextStack& stack = context_stack();
     if (stack.top() == &context) --stack.depth;
-    return error == context.error ? CUDA_SUCCESS : error;  // a failed context can be destroyed, a failed process not used
+    return error == context.error ? CUDA_SUCCESS
+                                  : error;  // a failed context can be destroyed, a failed process not used
 }
 
 CUresult push(Context* context) {

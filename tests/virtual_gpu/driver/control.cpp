@@ -103,7 +103,8 @@ Injection Control::take(Target target) {
     poll();
     const uint64_t count = ++counts_[static_cast<int>(target)];
     for (Rule& rule : rules_) {
-        const bool everywhere = rule.target == Target::none && rule.action == "slow_down" && target != Target::allocation;
+        const bool everywhere =
+            rule.target == Target::none && rule.action == "slow_down" && target != Target::allocation;
         if (rule.pid && rule.pid != getpid()) continue;
         if (!everywhere && (rule.target != target || rule.n != count || rule.used)) continue;
         if (everywhere && rule.once && !rule.used && !claim(rule)) continue;

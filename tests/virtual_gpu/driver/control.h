@@ -1,9 +1,10 @@
 // Fault injection: lines of a file that say what is to go wrong, when, and in which process.
 //
-// Callers: cuInit (open), launches and allocations (poll, take), the executor (still_held, poll when idle). Does nothing
-// unless VIRTUAL_GPU_CONTROL names the file; a missing file means no faults. The file is read again when it changes and
-// must be replaced as a whole (rename); text that does not end with a newline is taken as half-written and left alone.
-// A line that is not understood ends the process with a message: a test must not pass because its fault was misspelt.
+// Callers: cuInit (open), launches and allocations (poll, take), the executor (still_held, poll when idle). Does
+// nothing unless VIRTUAL_GPU_CONTROL names the file; a missing file means no faults. The file is read again when it
+// changes and must be replaced as a whole (rename); text that does not end with a newline is taken as half-written and
+// left alone. A line that is not understood ends the process with a message: a test must not pass because its fault was
+// misspelt.
 //
 //   illegal_address | assert | hang [timeout_ms=T] | bit_flip [bit=B]    launch=N | graph=N [node=K]
 //   device_lost [launch=N | graph=N]         without: at once, and cuInit of later processes finds no device
@@ -11,9 +12,10 @@
 //   slow_down factor=F [launch=N | graph=N]  without: every launch
 //   write_counters id=WORD                   writes VIRTUAL_GPU_COUNTERS, once for each new word
 //
-// N counts from 1 since cuInit, or, written +N, since this process first read the line; `launch` counts kernels launched
-// singly, `graph` graph launches, whose K-th kernel (default 1) is meant. pid=P restricts a line to one process; `once`
-// lets it strike in one process only, the first. A hang ends when its line is removed, or after T ms as a time-out.
+// N counts from 1 since cuInit, or, written +N, since this process first read the line; `launch` counts kernels
+// launched singly, `graph` graph launches, whose K-th kernel (default 1) is meant. pid=P restricts a line to one
+// process; `once` lets it strike in one process only, the first. A hang ends when its line is removed, or after T ms as
+// a time-out.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +47,7 @@ struct Injection {
     bool flip = false;
     unsigned bit = 0;
     double factor = 1;
-    std::string hang;               // the line that holds it back
+    std::string hang;  // the line that holds it back
     uint64_t timeout_ms = 0;
     bool any() const { return fault || flip || factor > 1 || !hang.empty(); }
 };

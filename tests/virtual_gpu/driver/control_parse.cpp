@@ -1,4 +1,5 @@
 // The grammar of a control line (control.h). Invariant: a rule that is returned can strike; everything else is refused.
+// Tables are left behind at exit on purpose: the executor's threads may still be reading them.
 #include <cstdlib>
 #include <map>
 #include <set>
@@ -16,7 +17,7 @@ struct Grammar {
     bool needs_target;
 };
 
-const std::map<std::string, Grammar> ACTIONS = {
+const auto& ACTIONS = *new std::map<std::string, Grammar>{
     {"illegal_address", {{"launch", "graph", "node"}, true}},
     {"assert", {{"launch", "graph", "node"}, true}},
     {"hang", {{"launch", "graph", "timeout_ms"}, true}},
@@ -27,7 +28,7 @@ const std::map<std::string, Grammar> ACTIONS = {
     {"write_counters", {{"id"}, false}},
 };
 
-const std::map<std::string, Target> TARGETS = {
+const auto& TARGETS = *new std::map<std::string, Target>{
     {"launch", Target::launch}, {"graph", Target::graph}, {"allocation", Target::allocation}};
 
 uint64_t whole(const std::string& text, uint64_t least) {
@@ -87,7 +88,8 @@ Rule parse(const std::string& line) {
         throw std::invalid_argument(rule.action + " needs " +
                                     (action->second.keys.count("allocation") ? "allocation=N" : "launch=N or graph=N"));
     if (rule.action == "slow_down" && !seen.count("factor")) throw std::invalid_argument("slow_down needs factor=F");
-    if (rule.action == "write_counters" && !seen.count("id")) throw std::invalid_argument("write_counters needs id=WORD");
+    if (rule.action == "write_counters" && !seen.count("id"))
+        throw std::invalid_argument("write_counters needs id=WORD");
     if (seen.count("node") && rule.target != Target::graph) throw std::invalid_argument("node goes with graph=N");
     return rule;
 }

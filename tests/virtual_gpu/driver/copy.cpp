@@ -108,9 +108,13 @@ Copy anywhere(CUdeviceptr to, CUdeviceptr from, size_t bytes) { return {to, from
 
 }  // namespace
 
-CUDA_API cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) { return copy_now(to_device(to, from, bytes)); }
+CUDA_API cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) {
+    return copy_now(to_device(to, from, bytes));
+}
 CUDA_API cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) { return copy_now(to_host(to, from, bytes)); }
-CUDA_API cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) { return copy_now(on_device(to, from, bytes)); }
+CUDA_API cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+    return copy_now(on_device(to, from, bytes));
+}
 CUDA_API cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) { return copy_now(anywhere(to, from, bytes)); }
 CUDA_API cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
     return copy_in_stream(to_device(to, from, bytes), stream);

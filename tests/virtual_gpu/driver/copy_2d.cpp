@@ -21,8 +21,8 @@ struct Box {
     uint64_t width = 0, height = 0, depth = 1;
 };
 
-CUresult face_of(Face& face, CUmemorytype type, const void* host, CUdeviceptr device, uint64_t pitch, uint64_t x, uint64_t y,
-                 uint64_t z, uint64_t height, const Box& box) {
+CUresult face_of(Face& face, CUmemorytype type, const void* host, CUdeviceptr device, uint64_t pitch, uint64_t x,
+                 uint64_t y, uint64_t z, uint64_t height, const Box& box) {
     if (type == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
     if (type < CU_MEMORYTYPE_HOST || type > CU_MEMORYTYPE_UNIFIED) return CUDA_ERROR_INVALID_VALUE;
     face.side = type == CU_MEMORYTYPE_HOST ? Side::host : type == CU_MEMORYTYPE_DEVICE ? Side::device : Side::either;
@@ -79,10 +79,11 @@ CUresult copy_2d(const CUDA_MEMCPY2D* c, bool in_stream, CUstream stream) {
     Box box;
     box.width = c->WidthInBytes;
     box.height = c->Height;
-    CUresult error = face_of(box.from, c->srcMemoryType, c->srcHost, c->srcDevice, c->srcPitch, c->srcXInBytes, c->srcY, 0,
-                             0, box);
+    CUresult error =
+        face_of(box.from, c->srcMemoryType, c->srcHost, c->srcDevice, c->srcPitch, c->srcXInBytes, c->srcY, 0, 0, box);
     if (!error)
-        error = face_of(box.to, c->dstMemoryType, c->dstHost, c->dstDevice, c->dstPitch, c->dstXInBytes, c->dstY, 0, 0, box);
+        error = face_of(box.to, c->dstMemoryType, c->dstHost, c->dstDevice, c->dstPitch, c->dstXInBytes, c->dstY, 0, 0,
+                        box);
     return copy_box(box, error, in_stream, stream);
 }
 
@@ -98,8 +99,8 @@ CUresult copy_3d(const CUDA_MEMCPY3D* c, bool in_stream, CUstream stream) {
     CUresult error = face_of(box.from, c->srcMemoryType, c->srcHost, c->srcDevice, c->srcPitch, c->srcXInBytes, c->srcY,
                              c->srcZ, from_height, box);
     if (!error)
-        error = face_of(box.to, c->dstMemoryType, c->dstHost, c->dstDevice, c->dstPitch, c->dstXInBytes, c->dstY, c->dstZ,
-                        to_height, box);
+        error = face_of(box.to, c->dstMemoryType, c->dstHost, c->dstDevice, c->dstPitch, c->dstXInBytes, c->dstY,
+                        c->dstZ, to_height, box);
     return copy_box(box, error, in_stream, stream);
 }
 

@@ -20,48 +20,48 @@ constexpr char PCI_BUS_ID[] = "0000:00:00.0";
 // AGX Orin 64 GB as deviceQuery prints it, and the limits of compute capability 8.7 (CUDA C++ Programming Guide).
 // Attributes that are not here are 0: what the device or this driver does not have (textures, cooperative launches,
 // memory pools, clusters).
-const std::unordered_map<int, int> ATTRIBUTES = {
-    {1, 1024},        // max threads per block
-    {2, 1024},        // max block dim x
-    {3, 1024},        // max block dim y
-    {4, 64},          // max block dim z
-    {5, 2147483647},  // max grid dim x
-    {6, 65535},       // max grid dim y
-    {7, 65535},       // max grid dim z
-    {8, 49152},       // shared memory per block
-    {9, 65536},       // constant memory
-    {10, 32},         // warp size
-    {11, 2147483647}, // max pitch
-    {12, 65536},      // registers per block
-    {13, 1300000},    // clock rate, kHz
-    {14, 512},        // texture alignment
-    {15, 1},          // copies overlap with kernels
-    {16, 16},         // multiprocessors
-    {18, 1},          // integrated
-    {19, 1},          // maps host memory
-    {30, 512},        // surface alignment
-    {31, 1},          // concurrent kernels
-    {36, 1300000},    // memory clock rate, kHz
-    {37, 256},        // memory bus width, bits
-    {38, 4194304},    // L2 cache
-    {39, 1536},       // threads per multiprocessor
-    {40, 2},          // asynchronous engines
-    {41, 1},          // unified addressing
-    {51, 32},         // texture pitch alignment
-    {75, 8},          // compute capability major
-    {76, 7},          // compute capability minor
-    {78, 1},          // stream priorities
-    {79, 1},          // global memory cached in L1
-    {80, 1},          // local memory cached in L1
-    {81, 167936},     // shared memory per multiprocessor
-    {82, 65536},      // registers per multiprocessor
-    {83, 1},          // managed memory
-    {87, 32},         // single to double precision rate
-    {90, 1},          // compute preemption
-    {97, 166912},     // shared memory per block, opt-in
-    {99, 1},          // host registration
-    {106, 16},        // blocks per multiprocessor
-    {111, 1024},      // shared memory reserved per block
+const auto& ATTRIBUTES = *new std::unordered_map<int, int>{
+    {1, 1024},         // max threads per block
+    {2, 1024},         // max block dim x
+    {3, 1024},         // max block dim y
+    {4, 64},           // max block dim z
+    {5, 2147483647},   // max grid dim x
+    {6, 65535},        // max grid dim y
+    {7, 65535},        // max grid dim z
+    {8, 49152},        // shared memory per block
+    {9, 65536},        // constant memory
+    {10, 32},          // warp size
+    {11, 2147483647},  // max pitch
+    {12, 65536},       // registers per block
+    {13, 1300000},     // clock rate, kHz
+    {14, 512},         // texture alignment
+    {15, 1},           // copies overlap with kernels
+    {16, 16},          // multiprocessors
+    {18, 1},           // integrated
+    {19, 1},           // maps host memory
+    {30, 512},         // surface alignment
+    {31, 1},           // concurrent kernels
+    {36, 1300000},     // memory clock rate, kHz
+    {37, 256},         // memory bus width, bits
+    {38, 4194304},     // L2 cache
+    {39, 1536},        // threads per multiprocessor
+    {40, 2},           // asynchronous engines
+    {41, 1},           // unified addressing
+    {51, 32},          // texture pitch alignment
+    {75, 8},           // compute capability major
+    {76, 7},           // compute capability minor
+    {78, 1},           // stream priorities
+    {79, 1},           // global memory cached in L1
+    {80, 1},           // local memory cached in L1
+    {81, 167936},      // shared memory per multiprocessor
+    {82, 65536},       // registers per multiprocessor
+    {83, 1},           // managed memory
+    {87, 32},          // single to double precision rate
+    {90, 1},           // compute preemption
+    {97, 166912},      // shared memory per block, opt-in
+    {99, 1},           // host registration
+    {106, 16},         // blocks per multiprocessor
+    {111, 1024},       // shared memory reserved per block
 };
 constexpr int ATTRIBUTE_COUNT = 148;  // one more than the last of cuda.h 13.0; larger numbers are refused
 

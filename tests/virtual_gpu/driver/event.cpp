@@ -1,7 +1,7 @@
 // Events: record, wait, query, elapsed time.
 //
-// Invariant: who waits for an event waits for its last record at the time of the call; times are taken on the device lane
-// in the order of the stream.
+// Invariant: who waits for an event waits for its last record at the time of the call; times are taken on the device
+// lane in the order of the stream.
 #include <algorithm>
 
 #include "capture.h"

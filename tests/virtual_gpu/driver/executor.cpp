@@ -39,6 +39,7 @@ void Executor::start() {
     random_.seed(driver().configuration.options.seed);
     sigset_t all, before;
     sigfillset(&all);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&all, fault);
     pthread_sigmask(SIG_SETMASK, &all, &before);  // inherited by the threads
     for (const bool host : {false, true}) std::thread([this, host] { serve(host); }).detach();
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -69,7 +70,8 @@ void Executor::wait(std::unique_lock<std::mutex>& lock, const std::vector<Ticket
 }
 
 bool Executor::gathering() const {
-    return driver().configuration.options.order != Order::forward && !waiting_ && now_ns() - last_submit_ns_ < GATHER_NS;
+    return driver().configuration.options.order != Order::forward && !waiting_ &&
+           now_ns() - last_submit_ns_ < GATHER_NS;
 }
 
 // Chooses the next task of a lane; `held` tells that one is being held back.
@@ -78,7 +80,8 @@ bool Executor::take(bool host, std::shared_ptr<Queue>& queue, Task& task, bool& 
     for (const auto& candidate : busy_) {
         if (candidate->running || candidate->tasks.empty()) continue;
         const Task& head = candidate->tasks.front();
-        if (head.host != host || !std::all_of(head.after.begin(), head.after.end(), std::mem_fn(&Ticket::done))) continue;
+        if (head.host != host || !std::all_of(head.after.begin(), head.after.end(), std::mem_fn(&Ticket::done)))
+            continue;
         if (head.held && !driver().error_of(*head.context) && head.held()) held = true;
         else ready.push_back(candidate);
     }

@@ -1,10 +1,11 @@
 // Runs the work of all streams: each stream first in first out, across streams as far as events and the legacy default
 // stream allow, in the configured order.
 //
-// Callers: streams, copies, launches and graphs submit; synchronising calls wait. Two lanes, one thread each: the device
-// (kernels, copies, events) and the host (cuLaunchHostFunc and stream callbacks, which may block without stopping the
-// device). The threads block all signals, never touch Python, and are left behind at exit on purpose.
-// Invariant: everything here is called, and all queues are changed, with the driver's lock held; work runs without it.
+// Callers: streams, copies, launches and graphs submit; synchronising calls wait. Two lanes, one thread each: the
+// device (kernels, copies, events) and the host (cuLaunchHostFunc and stream callbacks, which may block without
+// stopping the device). The threads block all signals but those of their own faults, never touch Python, and are left
+// behind at exit on purpose. Invariant: everything here is called, and all queues are changed, with the driver's lock
+// held; work runs without it.
 #pragma once
 
 #include <condition_variable>
@@ -41,11 +42,11 @@ struct Ticket {
 
 struct Task {
     std::function<Result()> work;
-    std::vector<Ticket> after;    // besides what stands before it in its own queue
-    Context* context = nullptr;   // fails if the work does; once failed, its work is dropped
-    bool host = false;            // host lane
-    bool always = false;          // runs even if the context has failed: events, callbacks
-    std::function<bool()> held;   // not to be started while this is true
+    std::vector<Ticket> after;   // besides what stands before it in its own queue
+    Context* context = nullptr;  // fails if the work does; once failed, its work is dropped
+    bool host = false;           // host lane
+    bool always = false;         // runs even if the context has failed: events, callbacks
+    std::function<bool()> held;  // not to be started while this is true
     uint64_t sequence = 0;
 };
 

@@ -15,7 +15,8 @@ Flip::Flip(Memory& memory, const Launch& launch, bool wanted) : kernel_(launch.k
         memcpy(&address, &launch.parameters[at], 8);
         const Allocation* found = memory.find(address);
         if (!found || !found->live || address >= found->end()) continue;
-        const bool known = std::any_of(before_.begin(), before_.end(), [&](const Snapshot& s) { return s.begin == address; });
+        const bool known =
+            std::any_of(before_.begin(), before_.end(), [&](const Snapshot& s) { return s.begin == address; });
         const auto* begin = reinterpret_cast<const uint8_t*>(address);
         if (!known) before_.push_back({address, {begin, begin + (found->end() - address)}});
     }
@@ -30,7 +31,8 @@ void Flip::apply(unsigned bit) const {
         *change.second = static_cast<uint8_t>(*change.second ^ 1u << bit);
         return;
     }
-    fprintf(stderr, "virtual GPU: bit_flip: kernel %s changed nothing that its parameters point to; no bit was flipped\n",
+    fprintf(stderr,
+            "virtual GPU: bit_flip: kernel %s changed nothing that its parameters point to; no bit was flipped\n",
             kernel_.c_str());
 }
 

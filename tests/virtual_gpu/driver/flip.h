@@ -1,7 +1,8 @@
 // The injected silent fault: one bit of what a kernel has written is wrong.
 //
-// Caller: launch.cpp. The kernel's first output is found by what changes: the allocations that its parameters point into
-// are compared, in the order of the parameters, with what they were before. Costs a copy of them, for that launch only.
+// Caller: launch.cpp. The kernel's first output is found by what changes: the allocations that its parameters point
+// into are compared, in the order of the parameters, with what they were before. Costs a copy of them, for that launch
+// only.
 #pragma once
 
 #include "../core/machine.h"

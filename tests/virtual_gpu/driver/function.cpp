@@ -49,7 +49,7 @@ CUDA_API cuFuncGetAttribute(int* value, int attribute, CUfunction handle) {
         case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES: *value = 0; break;
         case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = static_cast<int>(kernel.local_bytes); break;
         case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = static_cast<int>(kernel.registers); break;
-        case CU_FUNC_ATTRIBUTE_PTX_VERSION: *value = 87; break;     // of the virtual architecture, not of the language
+        case CU_FUNC_ATTRIBUTE_PTX_VERSION: *value = 87; break;  // of the virtual architecture, not of the language
         case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = 87; break;
         case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA: *value = 0; break;
         case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = hold.function->dynamic_shared_limit; break;
@@ -103,7 +103,8 @@ CUDA_API cuFuncGetModule(CUmodule* out, CUfunction handle) {
     return CUDA_SUCCESS;
 }
 
-CUDA_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction handle, int threads, size_t dynamic_shared) {
+CUDA_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction handle, int threads,
+                                                     size_t dynamic_shared) {
     Call call;
     if (call.error) return call.error;
     const FunctionHold hold = find_function(call.state, handle);

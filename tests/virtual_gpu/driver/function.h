@@ -8,10 +8,10 @@
 namespace vgpu {
 
 // Compute capability 8.7 (CUDA C++ Programming Guide, technical specifications).
-constexpr int SHARED_DEFAULT = 48 << 10;      // of a block, without asking for more
-constexpr int SHARED_OPT_IN = 163 << 10;      // of a block, at most
+constexpr int SHARED_DEFAULT = 48 << 10;  // of a block, without asking for more
+constexpr int SHARED_OPT_IN = 163 << 10;  // of a block, at most
 constexpr int SHARED_MULTIPROCESSOR = 164 << 10;
-constexpr int SHARED_RESERVED = 1 << 10;      // of each block, by the system
+constexpr int SHARED_RESERVED = 1 << 10;  // of each block, by the system
 constexpr int REGISTERS = 65536;
 constexpr int WARPS = 48;
 constexpr int BLOCKS = 16;
@@ -36,6 +36,7 @@ struct Shape {
 // The result code of the real driver for a launch that cannot be.
 CUresult check_shape(const Function& function, const Shape& shape);
 // Puts a launch into a stream; `parameters` holds all the kernel's parameter bytes.
-CUresult launch(Call& call, const FunctionHold& hold, const Shape& shape, std::vector<uint8_t> parameters, CUstream stream);
+CUresult launch(Call& call, const FunctionHold& hold, const Shape& shape, std::vector<uint8_t> parameters,
+                CUstream stream);
 
 }  // namespace vgpu

@@ -1,7 +1,7 @@
 // Executable graphs: instantiation, launch, and what can be asked of a graph.
 //
-// Invariant: a launch is one piece of work of its stream; its nodes run in an order that respects their dependencies and,
-// where the schedule is reverse or random, differs from the order in which they were captured.
+// Invariant: a launch is one piece of work of its stream; its nodes run in an order that respects their dependencies
+// and, where the schedule is reverse or random, differs from the order in which they were captured.
 #include <algorithm>
 #include <random>
 
@@ -46,7 +46,8 @@ Result run_graph(const Graph& graph, const std::vector<size_t>& order, const Run
     }
     const Injection& injection = running.injection;
     if ((injection.fault || injection.flip) && injection.node > each.node)
-        return {CUDA_ERROR_UNKNOWN, "'" + injection.text + "': the graph has only " + std::to_string(each.node) + " kernels"};
+        return {CUDA_ERROR_UNKNOWN,
+                "'" + injection.text + "': the graph has only " + std::to_string(each.node) + " kernels"};
     return {};
 }
 
@@ -95,7 +96,8 @@ CUDA_API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
         if (const CUresult broken = end_captures_that_legacy_work_breaks(call.state, *stream->context)) return broken;
     call.state.statistics.graph_launch();
     const Injection injection = call.state.control.take(Target::graph);
-    const auto order = order_of(*exec->graph, call.state.configuration.options, call.state.control.count(Target::graph));
+    const auto order =
+        order_of(*exec->graph, call.state.configuration.options, call.state.control.count(Target::graph));
     const auto run = [graph = exec->graph, order](const Running& running) { return run_graph(*graph, order, running); };
     Task task = task_of(*stream, run, injection);
     task.after.push_back(exec->last);

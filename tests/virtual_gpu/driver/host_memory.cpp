@@ -1,7 +1,7 @@
 // Page-locked host memory: allocated, or registered where it is. Device and host use the same address.
 //
-// Invariant: a device pointer is given only for memory that was asked to be mapped or that unified addressing maps, which
-// on this device is all of it.
+// Invariant: a device pointer is given only for memory that was asked to be mapped or that unified addressing maps,
+// which on this device is all of it.
 #include "allocation.h"
 
 using namespace vgpu;

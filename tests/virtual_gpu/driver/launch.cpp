@@ -1,7 +1,7 @@
 // Kernel launches: what the real driver refuses, the parameters, running, and injected faults.
 //
-// Invariant: a refused launch changes nothing and is not sticky; a fault while running is. All parameter bytes are copied
-// when the call is made.
+// Invariant: a refused launch changes nothing and is not sticky; a fault while running is. All parameter bytes are
+// copied when the call is made.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -56,8 +56,8 @@ CUresult unpack(const Kernel& kernel, void** extra, std::vector<uint8_t>& bytes)
     // A structure of the caller may end with padding up to its alignment, which is 16 bytes at most.
     const size_t padded = (size_t{kernel.parameter_bytes} + 15) / 16 * 16;
     if (size < kernel.parameter_bytes || size > padded || (size && !buffer)) {
-        fprintf(stderr, "virtual GPU: kernel %s takes %u bytes of parameters, the launch passes %zu\n", kernel.name.c_str(),
-                kernel.parameter_bytes, size);
+        fprintf(stderr, "virtual GPU: kernel %s takes %u bytes of parameters, the launch passes %zu\n",
+                kernel.name.c_str(), kernel.parameter_bytes, size);
         return CUDA_ERROR_INVALID_VALUE;
     }
     bytes.assign(buffer, buffer + kernel.parameter_bytes);
@@ -76,11 +76,13 @@ CUresult check_shape(const Function& function, const Shape& shape) {
     if (threads > THREADS_OF_BLOCK || threads > kernel.max_threads) return CUDA_ERROR_INVALID_VALUE;
     if (shape.shared > static_cast<uint32_t>(function.dynamic_shared_limit)) return CUDA_ERROR_INVALID_VALUE;
     if (kernel.static_shared + shape.shared > static_cast<uint32_t>(SHARED_OPT_IN)) return CUDA_ERROR_INVALID_VALUE;
-    if (static_cast<int>(threads + 31) / 32 * registers_of_warp(kernel) > REGISTERS) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+    if (static_cast<int>(threads + 31) / 32 * registers_of_warp(kernel) > REGISTERS)
+        return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
     return CUDA_SUCCESS;
 }
 
-CUresult launch(Call& call, const FunctionHold& hold, const Shape& shape, std::vector<uint8_t> parameters, CUstream handle) {
+CUresult launch(Call& call, const FunctionHold& hold, const Shape& shape, std::vector<uint8_t> parameters,
+                CUstream handle) {
     const auto stream = find_stream(call, handle);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     if (stream->context != hold.module->context) return CUDA_ERROR_INVALID_HANDLE;

@@ -1,4 +1,5 @@
-// The launch interface of CUDA 3: shape and parameters are kept with the function. PyCUDA still uses it for prepared calls.
+// The launch interface of CUDA 3: shape and parameters are kept with the function. PyCUDA still uses it for prepared
+// calls.
 //
 // Invariant: the same checks as cuLaunchKernel's.
 #include <cstring>
@@ -27,10 +28,12 @@ CUresult launch_grid(CUfunction handle, int width, int height, CUstream stream) 
     const FunctionHold hold = find_function(call.state, handle);
     if (!hold.function) return CUDA_ERROR_INVALID_HANDLE;
     const Function& function = *hold.function;
-    if (width < 1 || height < 1 || function.parameter_size < function.kernel->parameter_bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (width < 1 || height < 1 || function.parameter_size < function.kernel->parameter_bytes)
+        return CUDA_ERROR_INVALID_VALUE;
     std::vector<uint8_t> parameters = function.parameters;
     parameters.resize(function.kernel->parameter_bytes);
-    const Shape shape{{static_cast<uint32_t>(width), static_cast<uint32_t>(height), 1}, function.block, function.shared};
+    const Shape shape{
+        {static_cast<uint32_t>(width), static_cast<uint32_t>(height), 1}, function.block, function.shared};
     return launch(call, hold, shape, std::move(parameters), stream);
 }
 
@@ -68,11 +71,17 @@ CUDA_API cuParamSetSize(CUfunction handle, unsigned bytes) {
 CUDA_API cuParamSetv(CUfunction function, int offset, void* data, unsigned bytes) {
     return put(function, offset, data, bytes);
 }
-CUDA_API cuParamSeti(CUfunction function, int offset, unsigned value) { return put(function, offset, &value, sizeof value); }
-CUDA_API cuParamSetf(CUfunction function, int offset, float value) { return put(function, offset, &value, sizeof value); }
+CUDA_API cuParamSeti(CUfunction function, int offset, unsigned value) {
+    return put(function, offset, &value, sizeof value);
+}
+CUDA_API cuParamSetf(CUfunction function, int offset, float value) {
+    return put(function, offset, &value, sizeof value);
+}
 
 CUDA_API cuLaunch(CUfunction function) { return launch_grid(function, 1, 1, nullptr); }
-CUDA_API cuLaunchGrid(CUfunction function, int width, int height) { return launch_grid(function, width, height, nullptr); }
+CUDA_API cuLaunchGrid(CUfunction function, int width, int height) {
+    return launch_grid(function, width, height, nullptr);
+}
 CUDA_API cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream) {
     return launch_grid(function, width, height, stream);
 }

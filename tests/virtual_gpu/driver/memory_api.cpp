@@ -1,6 +1,7 @@
 // Device and managed memory: allocation, freeing, what is free, whose address it is.
 //
-// Invariant: freeing waits for all work of the context first, as the real driver does, so that no kernel loses its memory.
+// Invariant: freeing waits for all work of the context first, as the real driver does, so that no kernel loses its
+// memory.
 #include "allocation.h"
 
 #include "capture.h"

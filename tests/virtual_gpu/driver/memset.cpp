@@ -39,7 +39,8 @@ CUresult fill_with(const Fill& fill, Value value, bool in_stream, CUstream handl
     const uint64_t row = fill.width * sizeof(Value);
     if (fill.width > UINT64_MAX / sizeof(Value) || fill.to % sizeof(Value)) return CUDA_ERROR_INVALID_VALUE;
     if (fill.height > 1 && (fill.pitch < row || fill.pitch % sizeof(Value))) return CUDA_ERROR_INVALID_VALUE;
-    if (!reachable(call.state, Side::device, fill.to, (fill.height - 1) * fill.pitch + row)) return CUDA_ERROR_INVALID_VALUE;
+    if (!reachable(call.state, Side::device, fill.to, (fill.height - 1) * fill.pitch + row))
+        return CUDA_ERROR_INVALID_VALUE;
     Operation operation = operation_of(call.state, fill, value);
     return in_stream ? enqueue(call, stream, std::move(operation)) : perform(call, std::move(operation));
 }
@@ -73,13 +74,15 @@ CUDA_API cuMemsetD2D16_v2(CUdeviceptr to, size_t pitch, unsigned short value, si
 CUDA_API cuMemsetD2D32_v2(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height) {
     return fill_with<uint32_t>({to, pitch, width, height}, value, false, nullptr);
 }
-CUDA_API cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream) {
+CUDA_API cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height,
+                           CUstream stream) {
     return fill_with<uint8_t>({to, pitch, width, height}, value, true, stream);
 }
 CUDA_API cuMemsetD2D16Async(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height,
                             CUstream stream) {
     return fill_with<uint16_t>({to, pitch, width, height}, value, true, stream);
 }
-CUDA_API cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream) {
+CUDA_API cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height,
+                            CUstream stream) {
     return fill_with<uint32_t>({to, pitch, width, height}, value, true, stream);
 }

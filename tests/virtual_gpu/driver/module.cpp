@@ -1,7 +1,8 @@
 // Modules: loading PTX text, logs, functions and variables by name.
 //
-// Invariant: what is not PTX text, or holds an instruction that the machine does not know, is refused with a log that says
-// why; nothing is accepted in part. Log sizes are written back, as the real driver does: PyCUDA reads that many bytes.
+// Invariant: what is not PTX text, or holds an instruction that the machine does not know, is refused with a log that
+// says why; nothing is accepted in part. Log sizes are written back, as the real driver does: PyCUDA reads that many
+// bytes.
 #include <cctype>
 #include <cstdio>
 #include <cstring>
@@ -14,8 +15,14 @@ using namespace vgpu;
 
 namespace {
 
-// Binary images begin with these: a cubin is an ELF file, a fat binary has a magic number (fatbinary_section.h of CUDA).
-bool is_cubin(const uint8_t* image) { return memcmp(image, "\x7f" "ELF", 4) == 0; }
+// Binary images begin with these: a cubin is an ELF file, a fat binary has a magic number (fatbinary_section.h of
+// CUDA).
+bool is_cubin(const uint8_t* image) {
+    return memcmp(image,
+                  "\x7f"
+                  "ELF",
+                  4) == 0;
+}
 bool is_fat_binary(const uint8_t* image) {
     return memcmp(image, "\x50\xed\x55\xba", 4) == 0 || memcmp(image, "\xb1\x43\x62\x46", 4) == 0;
 }
@@ -56,7 +63,8 @@ CUresult load(Call& call, CUmodule* out, const void* image, std::string& log) {
         return refuse(log, CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
                       "PTX " + std::to_string(version / 10) + "." + std::to_string(version % 10) +
                           " is newer than this driver takes (" + std::to_string(newest / 10) + "." +
-                          std::to_string(newest % 10) + " with " + std::to_string(call.state.configuration.driver_version) +
+                          std::to_string(newest % 10) + " with " +
+                          std::to_string(call.state.configuration.driver_version) +
                           "); compile with the NVRTC of the driver's CUDA");
     try {
         auto loaded = std::make_shared<LoadedModule>();
@@ -82,7 +90,8 @@ CUresult load_and_report(Call& call, CUmodule* out, const void* image, std::stri
 void write_logs(unsigned count, const CUjit_option* options, void** values, const std::string& log, bool failed) {
     for (const bool error_log : {false, true}) {
         const CUjit_option buffer_key = error_log ? CU_JIT_ERROR_LOG_BUFFER : CU_JIT_INFO_LOG_BUFFER;
-        const CUjit_option size_key = error_log ? CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES : CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES;
+        const CUjit_option size_key =
+            error_log ? CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES : CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES;
         char* buffer = nullptr;
         void** size = nullptr;
         for (unsigned i = 0; i < count; ++i) {

@@ -50,8 +50,8 @@ OWN_API int virtual_gpu_configure(const char* name, const char* value) {
         return 1;
     }
     if (changed.memory_bytes != state.configuration.memory_bytes ||
-                          changed.control_path != state.configuration.control_path ||
-                          changed.driver_version != state.configuration.driver_version) {
+        changed.control_path != state.configuration.control_path ||
+        changed.driver_version != state.configuration.driver_version) {
         fprintf(stderr, "virtual GPU: %s can only be set in the environment, before cuInit\n", name);
         return 1;
     }

@@ -28,7 +28,8 @@ CUresult attribute_of(Call& call, void* data, CUpointer_attribute attribute, CUd
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
             return both ? put(data, reinterpret_cast<void*>(pointer)) : CUDA_ERROR_INVALID_VALUE;
         case CU_POINTER_ATTRIBUTE_BUFFER_ID: return put(data, static_cast<unsigned long long>(block->second.id));
-        case CU_POINTER_ATTRIBUTE_IS_MANAGED: return put(data, static_cast<unsigned>(block->second.kind == Kind::managed));
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+            return put(data, static_cast<unsigned>(block->second.kind == Kind::managed));
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return put(data, 0);
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put(data, reinterpret_cast<void*>(block->first));
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put(data, static_cast<size_t>(block->second.bytes));

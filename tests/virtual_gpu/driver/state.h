@@ -1,9 +1,9 @@
 // The driver's objects (contexts, streams, events, modules, functions, allocations) and the one lock over all of them.
 //
 // Callers: every API function begins with a Call, which takes the lock and checks what all functions check.
-// Invariants: handles are looked up, never trusted; contexts are never freed, so that a thread that still has one on its
-// stack can be told that it was destroyed. The one Driver is left behind at exit on purpose: a condition variable that is
-// destroyed while a thread waits on it hangs the process.
+// Invariants: handles are looked up, never trusted; contexts are never freed, so that a thread that still has one on
+// its stack can be told that it was destroyed. The one Driver is left behind at exit on purpose: a condition variable
+// that is destroyed while a thread waits on it hangs the process.
 #pragma once
 
 #include <sys/types.h>
@@ -39,7 +39,8 @@ struct Context {
     CUresult error = CUDA_SUCCESS;  // sticky
     std::shared_ptr<Stream> legacy;
     std::map<std::thread::id, std::shared_ptr<Stream>> per_thread;
-    std::vector<std::pair<std::shared_ptr<Queue>, bool>> queues;  // all that may have work, and whether they block legacy
+    std::vector<std::pair<std::shared_ptr<Queue>, bool>>
+        queues;  // all that may have work, and whether they block legacy
     std::array<size_t, CU_LIMIT_COUNT> limits{1024, 1 << 20, 8 << 20};
     int cache_preference = 0, bank_size = 0;
 };
@@ -129,12 +130,12 @@ public:
     Control control;
     Statistics statistics;
     std::unique_ptr<Memory> memory;
-    pid_t process = 0;               // that called cuInit; 0: none
-    CUresult error = CUDA_SUCCESS;   // sticky for the whole process
-    std::string last_fault;          // text of the last fault or refused module
-    std::atomic<bool> stop{false};   // ends kernels that run
+    pid_t process = 0;              // that called cuInit; 0: none
+    CUresult error = CUDA_SUCCESS;  // sticky for the whole process
+    std::string last_fault;         // text of the last fault or refused module
+    std::atomic<bool> stop{false};  // ends kernels that run
     uint64_t next_id = 1;
-    Context* primary = nullptr;      // null until first retained
+    Context* primary = nullptr;  // null until first retained
     Handles<Context, CUcontext> contexts;
     Handles<Stream, CUstream> streams;
     Handles<Event, CUevent> events;
@@ -168,7 +169,8 @@ ContextStack& context_stack();
 
 enum class Needs { nothing, initialised, context };
 
-// Opens an API function: takes the driver's lock and makes the checks that all share. `if (call.error) return call.error;`
+// Opens an API function: takes the driver's lock and makes the checks that all share. `if (call.error) return
+// call.error;`
 class Call {
 public:
     explicit Call(Needs needs = Needs::context, bool even_if_failed = false);

@@ -60,7 +60,8 @@ void Statistics::memory_used(uint64_t bytes) {
 
 void Statistics::reset() {
     const std::lock_guard lock(mutex_);
-    single_launches_ = graph_launches_ = single_launches_after_graph_ = copies_ = copied_bytes_ = peak_memory_bytes_ = 0;
+    single_launches_ = graph_launches_ = single_launches_after_graph_ = copies_ = copied_bytes_ = peak_memory_bytes_ =
+        0;
     faults_.clear();
     kernels_.clear();
 }
@@ -78,8 +79,8 @@ std::string Statistics::json() const {
     Counters total;
     const char* separator = "";
     for (const auto& [name, kernel] : kernels_) {
-        out << separator << quoted(name) << ": {\"single\": " << kernel.single << ", \"in_graphs\": " << kernel.in_graphs
-            << ", \"counters\": " << kernel.counters.json() << "}";
+        out << separator << quoted(name) << ": {\"single\": " << kernel.single
+            << ", \"in_graphs\": " << kernel.in_graphs << ", \"counters\": " << kernel.counters.json() << "}";
         total.add(kernel.counters);
         separator = ", ";
     }

@@ -32,7 +32,8 @@ private:
         Counters counters;
     };
     mutable std::mutex mutex_;
-    uint64_t single_launches_ = 0, graph_launches_ = 0, single_launches_after_graph_ = 0, copies_ = 0, copied_bytes_ = 0;
+    uint64_t single_launches_ = 0, graph_launches_ = 0, single_launches_after_graph_ = 0, copies_ = 0,
+             copied_bytes_ = 0;
     uint64_t peak_memory_bytes_ = 0;
     std::vector<std::string> faults_;
     std::map<std::string, PerKernel> kernels_;

@@ -56,7 +56,8 @@ Task task_of(Stream& stream, std::function<Result(const Running&)> run, const In
         return !*timed_out;
     };
     task.work = [run = std::move(run), injection, timed_out] {
-        return *timed_out ? Result{CUDA_ERROR_LAUNCH_TIMEOUT, "injected '" + injection.hang + "'"} : run(Running{injection});
+        return *timed_out ? Result{CUDA_ERROR_LAUNCH_TIMEOUT, "injected '" + injection.hang + "'"}
+                          : run(Running{injection});
     };
     return task;
 }
@@ -130,7 +131,8 @@ CUDA_API cuStreamQuery(CUstream handle) {
     if (stream->capture) return invalidate(*stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     bool done = stream->queue->last(stream->queue).done();
     if (stream == call.context->legacy)
-        for (const auto& [queue, blocking] : call.context->queues) done = done && (!blocking || queue->last(queue).done());
+        for (const auto& [queue, blocking] : call.context->queues)
+            done = done && (!blocking || queue->last(queue).done());
     return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 

@@ -1,7 +1,7 @@
 // The answer of every driver function that is not implemented: CUDA_ERROR_NOT_SUPPORTED, and once its name on stderr.
 //
-// Callers: the stubs that build.py makes from symbols.txt, one for each name. They are weak: a definition in another file
-// takes the place of its stub.
+// Callers: the stubs that build.py makes from symbols.txt, one for each name. They are weak: a definition in another
+// file takes the place of its stub.
 #include <cstdio>
 #include <mutex>
 #include <set>

@@ -1,0 +1,169 @@
+"""Modules and launches: what is refused, with the code and log of the real driver, and what is passed on."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from pathlib import Path
+
+import pytest
+from conftest import Fresh
+from driver_calls import Address, Cuda, packed
+from driver_ptx import HEADER, KERNELS
+
+INVALID_VALUE, INVALID_IMAGE, NO_BINARY, INVALID_PTX, UNSUPPORTED_VERSION = 1, 200, 209, 218, 222
+FILE_NOT_FOUND, INVALID_HANDLE, NOT_FOUND = 301, 400, 500
+LOG, LOG_SIZE, ERROR_LOG, ERROR_LOG_SIZE = 3, 4, 5, 6
+MAX_THREADS, STATIC_SHARED, MAX_DYNAMIC = 0, 1, 8
+Kernels = Callable[[str], int]
+SHARED = (
+    HEADER
+    + """
+.visible .entry with_shared()
+{
+    .shared .align 4 .b8 buffer[1024];
+    .reg .b32 %r<2>;
+    mov.u32 %r1, buffer;
+    st.shared.u32 [%r1], %r1;
+    ret;
+}
+"""
+)
+UNKNOWN_INSTRUCTION = HEADER + ".visible .entry bad()\n{\n    .reg .b32 %r<3>;\n    bogus.instruction.u32 %r1;\n}\n"
+
+
+@pytest.mark.parametrize(
+    ("image", "code", "says"),
+    [
+        (b"\x7fELF" + bytes(60), NO_BINARY, "cubin"),
+        (b"\x50\xed\x55\xba" + bytes(60), NO_BINARY, "fat binary"),
+        (b"\x01\x02\x03\x04", INVALID_IMAGE, "neither PTX"),
+        (b"hello", INVALID_PTX, ".version"),
+        (KERNELS.replace(".version 8.5", ".version 9.0").encode(), UNSUPPORTED_VERSION, "PTX 9.0 is newer"),
+        (UNKNOWN_INSTRUCTION.encode(), INVALID_PTX, "bogus.instruction"),
+    ],
+    ids=["cubin", "fat binary", "binary", "text", "newer PTX", "unknown instruction"],
+)
+def test_a_refused_image_leaves_a_log(cuda: Cuda, image: bytes, code: int, says: str) -> None:
+    logs = [ctypes.create_string_buffer(b"\xff" * 512, 512) for _ in range(2)]
+    options = (c_int * 4)(LOG, LOG_SIZE, ERROR_LOG, ERROR_LOG_SIZE)
+    values = (c_void_p * 4)(ctypes.addressof(logs[0]), 512, ctypes.addressof(logs[1]), 512)
+    assert cuda.call("cuModuleLoadDataEx", byref(c_uint64()), c_char_p(image), 4, options, values) == code
+    assert (values[1] or 0, logs[0].value) == (0, b""), "sizes are written back, buffers end with a NUL"
+    assert values[3] == len(logs[1].value) > 0
+    assert says in logs[1].value.decode()
+    assert says in cuda.last_fault()
+
+
+def test_a_log_is_cut_to_its_buffer(cuda: Cuda) -> None:
+    log = ctypes.create_string_buffer(b"\xff" * 16, 16)
+    options, values = (c_int * 2)(ERROR_LOG, ERROR_LOG_SIZE), (c_void_p * 2)(ctypes.addressof(log), 8)
+    assert cuda.call("cuModuleLoadDataEx", byref(c_uint64()), c_char_p(b"hello"), 2, options, values) == INVALID_PTX
+    assert values[1] == 7 and log.raw[7:] == b"\0" + b"\xff" * 8
+
+
+def test_the_driver_version_says_which_ptx_it_takes(fresh: Fresh) -> None:
+    cuda = fresh(DRIVER_VERSION="12020")
+    assert cuda.call("cuModuleLoadData", byref(c_uint64()), c_char_p(KERNELS.encode())) == UNSUPPORTED_VERSION
+    assert cuda.get("cuDriverGetVersion", kind=c_int) == 12020
+
+
+def test_names_are_looked_up_in_the_module(cuda: Cuda, tmp_path: Path) -> None:
+    path = tmp_path / "kernels.ptx"
+    path.write_text(KERNELS)
+    module = cuda.get("cuModuleLoad", c_char_p(str(path).encode()))
+    assert cuda.call("cuModuleLoad", byref(c_uint64()), c_char_p(b"/nowhere.ptx")) == FILE_NOT_FOUND
+    assert cuda.call("cuModuleGetFunction", byref(c_uint64()), module, c_char_p(b"missing")) == NOT_FOUND
+    address, size = c_uint64(), c_size_t()
+    cuda.check("cuModuleGetGlobal_v2", byref(address), byref(size), module, c_char_p(b"counter"))
+    assert size.value == 16
+    cuda.write(address.value, bytes(range(16)))
+    assert cuda.read(address.value, 16) == bytes(range(16))
+    assert cuda.call("cuModuleGetGlobal_v2", byref(address), byref(size), module, c_char_p(b"fill")) == NOT_FOUND
+    function = cuda.function(module, "nothing")
+    cuda.check("cuModuleUnload", module)
+    assert cuda.launch(function) == INVALID_HANDLE
+    assert cuda.call("cuModuleUnload", module) == INVALID_HANDLE
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "dynamic", "code"),
+    [
+        ((1, 1, 1), (1, 1, 1), 0, 0),
+        ((1, 1, 1), (1024, 1, 1), 0, 0),
+        ((0, 1, 1), (1, 1, 1), 0, INVALID_VALUE),
+        ((1, 1, 1), (1, 0, 1), 0, INVALID_VALUE),
+        ((1, 65536, 1), (1, 1, 1), 0, INVALID_VALUE),
+        ((1, 1, 65536), (1, 1, 1), 0, INVALID_VALUE),
+        ((2**31, 1, 1), (1, 1, 1), 0, INVALID_VALUE),
+        ((1, 1, 1), (1025, 1, 1), 0, INVALID_VALUE),
+        ((1, 1, 1), (32, 33, 1), 0, INVALID_VALUE),
+        ((1, 1, 1), (1, 1, 65), 0, INVALID_VALUE),
+        ((1, 1, 1), (1, 1, 1), 48 << 10, 0),
+        ((1, 1, 1), (1, 1, 1), (48 << 10) + 1, INVALID_VALUE),
+    ],
+)
+def test_limits_of_a_launch(
+    cuda: Cuda, kernels: Kernels, grid: tuple[int, ...], block: tuple[int, ...], dynamic: int, code: int
+) -> None:
+    assert cuda.launch(kernels("nothing"), grid=grid, block=block, shared=dynamic) == code
+    cuda.check("cuCtxSynchronize")  # a refused launch leaves no trace
+
+
+def test_more_shared_memory_must_be_asked_for(cuda: Cuda) -> None:
+    function = cuda.function(cuda.module(SHARED), "with_shared")
+    assert cuda.get("cuFuncGetAttribute", STATIC_SHARED, function, kind=c_int) == 1024
+    assert cuda.get("cuFuncGetAttribute", MAX_DYNAMIC, function, kind=c_int) == 47 << 10
+    assert cuda.launch(function, shared=(47 << 10) + 4) == INVALID_VALUE
+    assert cuda.call("cuFuncSetAttribute", function, MAX_DYNAMIC, 163 << 10) == INVALID_VALUE, "with the static part"
+    cuda.check("cuFuncSetAttribute", function, MAX_DYNAMIC, 162 << 10)
+    assert cuda.launch(function, shared=162 << 10) == 0
+    assert cuda.launch(function, shared=(162 << 10) + 4) == INVALID_VALUE
+    cuda.check("cuCtxSynchronize")
+
+
+def test_maxntid_bounds_the_block(cuda: Cuda, kernels: Kernels) -> None:
+    assert cuda.get("cuFuncGetAttribute", MAX_THREADS, kernels("bounded"), kind=c_int) == 64
+    assert cuda.launch(kernels("bounded"), block=(64, 1, 1)) == 0
+    assert cuda.launch(kernels("bounded"), block=(65, 1, 1)) == INVALID_VALUE
+
+
+def test_parameters_come_one_by_one_or_in_a_buffer(cuda: Cuda, kernels: Kernels) -> None:
+    fill, out = kernels("fill"), cuda.allocate(64)
+    values = (c_uint64(out), c_uint(11), c_uint(4))
+    pointers = (c_void_p * 3)(*(ctypes.addressof(v) for v in values))
+    sizes = [c_uint(n) for n in (1, 1, 1, 32, 1, 1, 0)]
+    assert cuda.library.cuLaunchKernel(c_uint64(fill), *sizes, None, pointers, None) == 0
+    assert cuda.words(out, 4) == [11] * 4
+    cuda.run(fill, out, 12, 4)
+    assert cuda.words(out, 4) == [12] * 4
+    assert cuda.launch(fill, out, 12) == INVALID_VALUE, "too few bytes"
+    assert cuda.launch(fill, out, 12, 4, Address(0)) == INVALID_VALUE, "too many"
+    assert cuda.library.cuLaunchKernel(c_uint64(fill), *sizes, None, None, None) == INVALID_VALUE
+    extra = (c_void_p * 1)(0)
+    assert cuda.library.cuLaunchKernel(c_uint64(fill), *sizes, None, pointers, extra) == INVALID_VALUE, "both"
+    assert cuda.launch(4096) == INVALID_HANDLE
+
+
+def test_the_old_launch_interface(cuda: Cuda, kernels: Kernels) -> None:
+    fill, out = kernels("fill"), cuda.allocate(64)
+    data = packed(out, 21)
+    cuda.check("cuFuncSetBlockShape", fill, 8, 1, 1)
+    cuda.check("cuFuncSetSharedSize", fill, 0)
+    cuda.check("cuParamSetv", fill, 0, c_char_p(data), len(data))
+    cuda.check("cuParamSeti", fill, 12, 16)
+    assert cuda.call("cuLaunchGrid", fill, 2, 1) == INVALID_VALUE, "the size is not set"
+    cuda.check("cuParamSetSize", fill, 16)
+    cuda.check("cuLaunchGrid", fill, 2, 1)
+    assert cuda.words(out, 16) == [21] * 16
+
+
+def test_occupancy(cuda: Cuda, kernels: Kernels) -> None:
+    nothing = kernels("nothing")
+
+    def blocks(threads: int, shared: int = 0) -> int:
+        return cuda.get("cuOccupancyMaxActiveBlocksPerMultiprocessor", nothing, threads, shared, kind=c_int)
+
+    assert (blocks(32), blocks(1024), blocks(512), blocks(2048)) == (16, 1, 3, 0)
+    assert (blocks(32, 40 << 10), blocks(32, 81 << 10), blocks(32, 163 << 10)) == (4, 2, 1)
