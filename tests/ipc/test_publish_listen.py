@@ -171,8 +171,9 @@ def test_listen_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 LISTEN = """
-import argparse, sys
+import argparse, signal, sys
 from orind.ipc import listen
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background of a shell ignores it
 parser = argparse.ArgumentParser()
 listen.add_arguments(parser)
 sys.exit(listen.run(parser.parse_args()))
@@ -203,7 +204,10 @@ def test_listen_ends_with_0_when_the_reader_has_enough(start_daemon: Start, how:
             while process.poll() is None:
                 camera.send(PIXELS)
                 camera.wait_all(0.02)
-        assert process.wait(10) == 0 and process.stderr.read() == b""
+        try:
+            assert process.wait(10) == 0 and process.stderr.read() == b""
+        finally:
+            process.kill()
 
 
 def test_one_line_for_a_person() -> None:
