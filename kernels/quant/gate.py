@@ -6,7 +6,7 @@ with p of FP32, probabilities clipped to [1e-7, 1 - 1e-7].
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from ..ir.errors import ModelError
 from ..pre.decode_blazeface import BlazefaceDecoder
 from ..pre.decode_yolo import YoloDecoder
 from ..pre.decoder import NonFinite, make_decoder
-from ..pre.geometry import Mapping
+from ..pre.geometry import Mapping as Place
 from ..pre.heat_map import MapDecoder
 from ..pre.topk import TopkDecoder
 from ..spec import ModelSpec
@@ -39,10 +39,7 @@ MAP_SCORE = 0.1
 
 @dataclass
 class Tally:
-    """What pictures so far have shown; one number an anchor (detect), picture (classify) or output.
-
-    Maps have too many pixels to keep a number of each, for each program that is tried: `pixel_kl` sums them.
-    """
+    """What pictures so far have shown; one number an anchor (detect), picture (classify) or output; sums of pixels."""
 
     kl: list[float] = field(default_factory=list)
     pixel_kl: Levels = field(default_factory=Levels)
@@ -52,6 +49,8 @@ class Tally:
     pictures: int = 0
     agree: int = 0                                           # pictures (map: pixels in both masks)
     either: int = 0                                          # pixels in one mask or both
+    alarms: int = 0                                          # anchors or pixels that count in the coded program alone
+    alarm_kl: float = 0.0                                    # the sum of their divergences
     overflow: str = ""                                       # a float16 step that overflowed
 
     def compare(self, output: int, want: Array, got: Array) -> None:
@@ -61,12 +60,13 @@ class Tally:
 
     def lost(self) -> float:
         """Grows with every picture by what it cost; to compare pictures of one task by."""
-        return sum(self.kl) + self.pixel_kl.total + sum(1 - iou for iou in self.iou) + sum(self.noise.values())
+        seen = sum(self.kl) + self.pixel_kl.total + self.alarm_kl
+        return seen + sum(1 - iou for iou in self.iou) + sum(self.noise.values())
 
     def completed(self, perfect: Tally) -> Tally:
         """As if all other pictures were without loss; `perfect` is FP32 compared with itself on all of them."""
         return replace(perfect, kl=self.kl + [0.0] * (len(perfect.kl) - len(self.kl)),
-                       pixel_kl=replace(self.pixel_kl, count=perfect.pixel_kl.count),
+                       pixel_kl=replace(self.pixel_kl, count=perfect.pixel_kl.count), alarm_kl=self.alarm_kl,
                        iou=self.iou + [1.0] * (len(perfect.iou) - len(self.iou)), noise=self.noise)
 
     def least_sqnr_db(self) -> float:
@@ -77,8 +77,9 @@ class Tally:
 class Task(Protocol):
     """How a task is measured: `add` one frame's outputs of FP32 and of the coded program, `figures` at the end.
 
-    Figures hold `excess`: how far from the limits, 1.0 being just met. `cost` is smooth, to compare two programs by:
-    each figure as a part of its limit, added up.
+    Figures hold `excess`: how far from the limits, 1.0 being just met, and where a coded program can see what FP32 does
+    not, `strict`: the same with the divergence of those false alarms, which the gate leaves out and which layers are
+    chosen by. `cost` is smooth, to compare two programs by: each figure as a part of its limit, added up.
     """
 
     def add(self, tally: Tally, want: Outputs, got: Outputs) -> None: ...
@@ -112,6 +113,9 @@ class Detect:
     def add(self, tally: Tally, want: Outputs, got: Outputs) -> None:
         (boxes, p), (other, q) = self.decoder.anchors(want), self.decoder.anchors(got)
         counted = p.max(1) >= SCORE
+        alarm = (q.max(1) >= SCORE) & ~counted
+        tally.alarms += int(alarm.sum())
+        tally.alarm_kl += float(bernoulli_kl(p[alarm], q[alarm]).sum())
         tally.kl += bernoulli_kl(p[counted], q[counted]).sum(1).tolist()
         tally.iou += box_iou(boxes[counted], other[counted]).tolist()
         tally.pictures += 1
@@ -120,7 +124,7 @@ class Detect:
     def _rows(self, outputs: Outputs) -> Array:
         out = np.zeros((self.decoder.rows_max, 6), dtype=np.float32)
         try:
-            return out[:self.decoder.decode(outputs, Mapping(1.0, 1.0, 0, 0), self.width, self.height, out)]
+            return out[:self.decoder.decode(outputs, Place(1.0, 1.0, 0, 0), self.width, self.height, out)]
         except NonFinite:
             return out[:0]
 
@@ -130,13 +134,18 @@ class Detect:
         mean, iou = float(np.mean(tally.kl)), float(np.mean(tally.iou))
         return {"anchors": len(tally.kl), "kl_mean": mean, "kl_p99": float(np.percentile(tally.kl, 99)),
                 "limit_kl": self.max_kl, "iou_mean": iou, "least_iou": LEAST_IOU,
-                "agreement": tally.agree / tally.pictures,
-                "excess": max(mean / self.max_kl, (1 - iou) / (1 - LEAST_IOU))}
+                "agreement": tally.agree / tally.pictures, "false_alarms": tally.alarms,
+                "excess": max(mean / self.max_kl, (1 - iou) / (1 - LEAST_IOU)),
+                "strict": max(self._kl(tally) / self.max_kl, (1 - iou) / (1 - LEAST_IOU))}
+
+    def _kl(self, tally: Tally) -> float:
+        """Mean divergence with the false alarms."""
+        return (sum(tally.kl) + tally.alarm_kl) / len(tally.kl)
 
     def cost(self, tally: Tally) -> float:
         if not tally.kl:
             return 0.0
-        return float(np.mean(tally.kl) / self.max_kl + (1 - np.mean(tally.iou)) / (1 - LEAST_IOU))
+        return float(self._kl(tally) / self.max_kl + (1 - np.mean(tally.iou)) / (1 - LEAST_IOU))
 
 
 class HeatMap:
@@ -149,6 +158,9 @@ class HeatMap:
         p, q = self.decoder.probabilities(want), self.decoder.probabilities(got, checked=False)
         counted = p >= MAP_SCORE
         tally.pixel_kl.add(bernoulli_kl(p[counted], q[counted]))
+        alarm = (q >= MAP_SCORE) & ~counted
+        tally.alarms += int(alarm.sum())
+        tally.alarm_kl += float(bernoulli_kl(p[alarm], q[alarm]).sum())
         mask, other = p >= self.decoder.score_threshold, q >= self.decoder.score_threshold
         tally.pictures += 1
         tally.agree += int((mask & other).sum())
@@ -164,11 +176,12 @@ class HeatMap:
         mean = seen.total / seen.count
         figures = {"pixels": seen.count, "kl_mean": mean, "kl_p99": seen.above(0.01),
                    "limit_kl": self.max_kl, "excess": mean / self.max_kl, "mask_score": self.decoder.score_threshold,
+                   "false_alarms": tally.alarms, "strict": self.cost(tally),
                    "agreement": tally.agree / tally.either if tally.either else 1.0}
         return figures | ({"others_sqnr_db": tally.least_sqnr_db()} if tally.signal else {})
 
     def cost(self, tally: Tally) -> float:
-        return tally.pixel_kl.total / max(tally.pixel_kl.count, 1) / self.max_kl
+        return (tally.pixel_kl.total + tally.alarm_kl) / max(tally.pixel_kl.count, 1) / self.max_kl
 
 
 class Regress:
@@ -214,6 +227,11 @@ def cost_of(task: Task, tally: Tally) -> float:
     return OVERFLOWED if tally.overflow else task.cost(tally)
 
 
+def strict(figures: Mapping[str, Any]) -> float:
+    """`excess` with false alarms."""
+    return float(figures.get("strict", figures["excess"]))
+
+
 class Reference:
     """FP32's outputs on some pictures, kept, so that each further program costs its own runs only.
 
@@ -247,18 +265,18 @@ class Reference:
             tally.overflow = tally.overflow or coded.binding.overflows.get(0, "")
             compare(self.task, tally, self.wanted[index], got)
             lost.append((before - tally.lost(), index))
-            if give_up and (tally.overflow or self.least_excess(tally) > 1):
+            if give_up and (tally.overflow or strict(self.least(tally)) > 1):
                 return tally
         self._order = [index for _, index in sorted(lost)]
         return tally
 
-    def least_excess(self, tally: Tally) -> float:
-        """What `excess` of all pictures is at least, after some of them."""
+    def least(self, tally: Tally) -> dict[str, Any]:
+        """Figures of all pictures if those still to come were without loss."""
         if self._perfect is None:
             self._perfect = Tally()
             for want in self.wanted:
                 self.task.add(self._perfect, want, want)
-        return float(self.task.figures(tally.completed(self._perfect))["excess"])
+        return self.task.figures(tally.completed(self._perfect))
 
     def cost(self, coded: ProgramRunner, source: Source) -> float:
         """`cost_of` a program of batch 1."""
@@ -267,11 +285,12 @@ class Reference:
     def measure(self, coded: ProgramRunner, source: Source, give_up: bool = False) -> dict[str, Any]:
         """Figures of the task for a program of batch 1; `excess` <= 1 is within the limits.
 
-        `give_up`: where it must be above 1, what it is at least, and `given_up`, the pictures that were looked at.
+        `give_up`: where `strict` must be above 1, what it is at least, and `given_up`, the pictures looked at.
         """
         tally = self.tally(coded, source, give_up)
         if not tally.overflow and tally.pictures < len(self.pictures):
-            return {"excess": self.least_excess(tally), "given_up": tally.pictures}
+            least = self.least(tally)
+            return {"excess": least["excess"], "strict": strict(least), "given_up": tally.pictures}
         if tally.overflow:
             return {"overflow": tally.overflow, "excess": OVERFLOWED}
         figures = self.task.figures(tally)

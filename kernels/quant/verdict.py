@@ -80,6 +80,10 @@ def gate_lines(figures: dict[str, Any]) -> list[str]:
         lines.append(f"  agreement: IoU of the masks at score {figures['mask_score']:g} {figures['agreement']:.4f}")
     elif "agreement" in figures:
         lines.append(f"  agreement {figures['agreement']:.4f} of pictures")
+    if figures.get("false_alarms"):
+        lines.append(f"  false alarms: {figures['false_alarms']} "
+                     f"{'pixels' if 'pixels' in figures else 'anchors'} that FP32 does not count (no limit); KL with "
+                     f"them is within {figures['strict']:.3g} of the limits")
     if figures.get("overflow"):
         lines.append(f"  overflow: {figures['overflow']}")
     if "error" in figures:

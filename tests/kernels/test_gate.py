@@ -17,10 +17,11 @@ from orind.kernels.ir.errors import ModelError
 from orind.kernels.model import Model
 from orind.kernels.picture import Picture
 from orind.kernels.plan.file import PlanFile
+from orind.kernels.pre.decode_yolo import YoloDecoder
 from orind.kernels.pre.decoder import DecoderError, make_decoder
 from orind.kernels.pre.heat_map import MapDecoder
 from orind.kernels.quant.divergence import Levels
-from orind.kernels.quant.gate import OVERFLOWED, Classify, HeatMap, Regress, Tally, compare, cost_of
+from orind.kernels.quant.gate import OVERFLOWED, Classify, Detect, HeatMap, Regress, Tally, compare, cost_of
 from orind.kernels.quant.verdict import AccuracyError, gate_lines, judge_gate
 from orind.kernels.spec import DecoderSpec, InputSpec, ModelSpec
 
@@ -43,13 +44,17 @@ def test_map_by_hand() -> None:
     kl = [0.1 * np.log(0.1 / 0.2) + 0.9 * np.log(0.9 / 0.8), 0.5 * np.log(0.5 / 0.4) + 0.5 * np.log(0.5 / 0.6), 0]
     assert figures["kl_p99"] == pytest.approx(max(kl), rel=0.012)
     assert figures["pixels"] == 3 and figures["kl_mean"] == pytest.approx(np.mean(kl), rel=1e-5)
-    assert figures["excess"] == pytest.approx(np.mean(kl) / 0.03, rel=1e-5) == task.cost(tally)
+    assert figures["excess"] == pytest.approx(np.mean(kl) / 0.03, rel=1e-5)
+    alarm = 0.09 * np.log(0.09 / 0.9) + 0.91 * np.log(0.91 / 0.1)                     # FP32 does not count that pixel
+    assert figures["false_alarms"] == 1 and task.cost(tally) == figures["strict"]
+    assert figures["strict"] == pytest.approx((sum(kl) + alarm) / 3 / 0.03, rel=1e-5)
     assert figures["agreement"] == pytest.approx(1 / 3)                # {0.5, 0.9} against {0.9 (was 0.09), 0.9}
     assert figures["others_sqnr_db"] == pytest.approx(10 * np.log10(25))
     lines = gate_lines(judge_gate(figures, "map", 64, []))
     assert lines[0] == "accuracy gate: n = 64 held-back pictures, 3 pixels"
     assert "  SQNR of the other outputs 13.98 dB (no limit)" in lines
     assert "  agreement: IoU of the masks at score 0.5 0.3333" in lines
+    assert any(line.startswith("  false alarms: 1 pixels that FP32 does not count (no limit)") for line in lines)
 
 
 def test_many_divergences_in_little_memory() -> None:
@@ -76,6 +81,25 @@ def test_map_with_logits_and_with_nothing_on_it() -> None:
     task.add(tally, [x + 9], [x + 9])
     assert task.figures(tally)["pixels"] == 4 and task.figures(tally)["kl_mean"] == 0
     assert task.figures(tally)["agreement"] == 1.0
+
+
+def test_false_alarms_of_a_detector_count_where_layers_are_chosen() -> None:
+    """FP32 sees one object, the coded program another one too: the gate's figure stays, `strict` and `cost` do not."""
+    spec = ModelSpec("d", "detect", ("a",), (1,), InputSpec(), DecoderSpec("yolo"))
+    decoder = make_decoder(spec, [(5, 3)])
+    assert isinstance(decoder, YoloDecoder)
+    task, quiet, loud = Detect(decoder, 64, 64, 0.03), Tally(), Tally()
+    want = np.array([[10, 30, 50], [10, 30, 50], [8, 8, 8], [8, 8, 8], [0.9, 0.01, 0.01]], f32)
+    got = want.copy()
+    got[4, 1] = 0.8
+    task.add(quiet, [want], [want])
+    task.add(loud, [want], [got])
+    alarm = 0.01 * np.log(0.01 / 0.8) + 0.99 * np.log(0.99 / 0.2)
+    assert task.figures(quiet)["strict"] == task.figures(quiet)["excess"] == 0 == task.cost(quiet)
+    figures = task.figures(loud)
+    assert figures["excess"] == 0 and figures["false_alarms"] == 1 and figures["agreement"] == 0
+    assert figures["strict"] == pytest.approx(alarm / 0.03, rel=1e-5) == pytest.approx(task.cost(loud), rel=1e-5)
+    assert loud.completed(loud).alarm_kl == loud.alarm_kl and loud.lost() > quiet.lost()
 
 
 def test_what_is_no_map() -> None:

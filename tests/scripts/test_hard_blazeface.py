@@ -32,6 +32,7 @@ def test_mixed_precision_rescues_a_net_that_int8_ruins(tmp_path: Path, monkeypat
     assert caught.value.figures["kl_mean"] > 0.5 and caught.value.figures["iou_mean"] < 0.8
     report = build_plan(tmp_path / "hard.onnx", spec, crops, tmp_path / "h.plan", "mixed", method="minmax").report
     assert report["gate"]["met"] and report["gate"]["is_gate"] and report["gate"]["anchors"] >= 50
+    assert report["gate"]["agreement"] >= 0.75                               # no false alarms either
     rows = report["mixed"]["layers"]
     print(f"{len(rows)} layers, {report['mixed']['macs_fp16']:.3f} of the MACs in FP16: {report['gate']}")
     assert sum("differ" in row["why"] for row in rows) > len(rows) / 2
