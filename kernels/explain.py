@@ -1,6 +1,7 @@
 """`orind build --explain MODEL.onnx`: everything that keeps a model from being built, at once, and nothing is built.
 
 Caller: the command line. First what the importer refuses, node by node; if that is nothing, what lowering refuses.
+For a quantised model the summary says what becomes of its scales.
 """
 
 from __future__ import annotations
@@ -10,10 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .importer.onnx_model import NO_SHAPES, import_model, parse
-from .ir.errors import ModelError
+from .ir.errors import ModelError, UnsupportedModel
+from .ir.graph import Graph
+from .passes.float_ends import float_ends
 from .passes.lower import lower
 from .passes.lower_f32 import FloatNumbers
 from .passes.pipeline import fuse, prepare
+from .passes.release_pairs import quantised_by_file, release_pairs
+from .quant.imported import scales_of_file
+from .quant.scales import InputCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,5 +43,18 @@ def explain(path: Path, shapes: Mapping[str, tuple[int, ...]] = NO_SHAPES) -> Ex
         problems.append(str(error))
     if problems:
         return Explanation(tuple(dict.fromkeys(problems)), f"{path.name}: {len(problems)} problems")
+    quantised = f"; {_of_file(graph)}" if quantised_by_file(graph) else ""
     return Explanation((), f"{path.name}: {len(graph.nodes)} nodes, {len(fused.nodes)} after the passes, "
-                           f"{len(programs[1].steps)} steps in FP32; no problems")
+                           f"{len(programs[1].steps)} steps in FP32{quantised}; no problems")
+
+
+def _of_file(graph: Graph) -> str:
+    """What INT8 makes of the scales that a model brings along."""
+    released, ranges = release_pairs(graph)
+    fused = fuse(float_ends(prepare(released)))
+    try:
+        _, facts = scales_of_file(fused, ranges, InputCode(graph.inputs[0].dtype, 1.0), dict, "mse")
+    except UnsupportedModel as error:
+        return f"quantised already; {str(error).removeprefix(f'{graph.file}: ')}"
+    return (f"quantised already: {facts['scales_kept']} scales kept, {facts['scales_coded_again']} coded again; INT8 "
+            "needs no pictures")
