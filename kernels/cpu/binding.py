@@ -69,9 +69,9 @@ class Binding:
             raise ProgramError(f"the plan lacks the tensor '{name}' that its program needs: build it again")
         return value
 
-    def weight(self, name: str, make: Callable[[Array], Array]) -> Array:
-        """A constant in the executor's own form, made once for all frames."""
-        return self.fact(name, lambda: make(self.constant(name)))
+    def weight(self, name: str, form: object, make: Callable[[Array], Array]) -> Array:
+        """A constant in the executor's own form, made once for all frames and steps that need it in this `form`."""
+        return self.fact(f"{name}:{form}", lambda: make(self.constant(name)))
 
     def fact(self, key: str, make: Callable[[], Fact]) -> Fact:
         """Something derived from constants, made once for all frames and tiles."""

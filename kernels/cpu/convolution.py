@@ -73,7 +73,7 @@ def packed_rows(segments: Segments, weight: Array) -> Floats:
 def conv_i8(step: ConvI8, at: Binding, frame: int) -> list[Call]:
     x, y = at.view(step.x, frame), at.view(step.y, frame)
     segments = group_segments(step, at)
-    weight = at.weight(step.weight, partial(packed_rows, segments[0]))
+    weight = at.weight(step.weight, segments[0], partial(packed_rows, segments[0]))
     k, n = weight.shape
     bias = at.constant(step.bias)
     window = Window(step.kernel, step.stride, step.pads, step.dilation)
@@ -117,7 +117,7 @@ def _in_parts(step: ConvI8, at: Binding, x: Array, segments: list[Segments], win
 def conv_f32(step: ConvF32, at: Binding, frame: int) -> list[Call]:
     x, y = at.view(step.x, frame), at.view(step.y, frame)
     segments = group_segments(step, at)
-    weight = at.weight(step.weight, partial(packed_rows, segments[0]))
+    weight = at.weight(step.weight, segments[0], partial(packed_rows, segments[0]))
     k, n = weight.shape
     groups = step.groups
     bias = at.constant(step.bias)

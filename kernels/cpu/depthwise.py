@@ -90,7 +90,7 @@ def depthwise_i8(step: DepthwiseI8, at: Binding, frame: int) -> list[Call]:
     if largest > EXACT or not exact_bias(bias):
         raise ProgramError(f"step '{step.name}': a depthwise kernel of {step.kernel} with these weights is not "
                            "exact in float32: build the plan with --precision fp32")
-    weight = at.weight(step.weight, lambda w: w.astype(np.float32))
+    weight = at.weight(step.weight, "taps", lambda w: w.astype(np.float32))
     calls: list[Call] = []
     for first, end in tiles(y.shape[0], y.shape[1] * y.shape[2] * 12):
         sums = at.scratch("sums", ((end - first) * y.shape[1], y.shape[2]))
@@ -101,7 +101,7 @@ def depthwise_i8(step: DepthwiseI8, at: Binding, frame: int) -> list[Call]:
 
 def depthwise_f32(step: DepthwiseF32, at: Binding, frame: int) -> list[Call]:
     x, y = at.view(step.x, frame), at.view(step.y, frame)
-    weight = at.weight(step.weight, lambda w: np.asarray(w, dtype=np.float32))
+    weight = at.weight(step.weight, "taps", lambda w: np.asarray(w, dtype=np.float32))
     calls: list[Call] = []
     for first, end in tiles(y.shape[0], y.shape[1] * y.shape[2] * 12):
         sums = sums_in_place(step, at, y, first, end)

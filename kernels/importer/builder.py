@@ -60,7 +60,8 @@ class Builder:
     def _add(self, proto: onnx.NodeProto, index: int) -> None:
         ctx = self.context
         name = proto.name or f"{proto.op_type}_{index}"
-        name = name if name not in self.names else f"{name}#{index}"
+        while name in self.names:
+            name = f"{name}#{index}"
         self.names.add(name)
         node = Node(name, proto.op_type, tuple(proto.input), tuple(proto.output))
         self._check_operator(proto, node)

@@ -50,6 +50,9 @@ def validate(program: Program, constants: Mapping[str, Array]) -> None:
     _check_ends(program)
     _check_flow(program)
     _check_sharing(program)
+    names = [step.name for step in program.steps]
+    if len(set(names)) < len(names):
+        raise ProgramError(f"the program has two steps '{max(names, key=names.count)}': {DAMAGED}")
     for step in program.steps:
         rule = RULES.get(type(step).__name__)
         if rule is None:

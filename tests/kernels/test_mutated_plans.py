@@ -244,6 +244,7 @@ DAMAGE: dict[str, tuple[Callable[[Any], object], str]] = {
     "arena": (lambda p: p.update(arena_bytes=512), "does not fit the arena of 512 bytes"),
     "large arena": (lambda p: p.update(arena_bytes=1 << 39), "the arena has 549755813888 bytes, its tensors reach"),
     "two of a name": (lambda p: p["tensors"].append(p["tensors"][0]), "two tensors of one name"),
+    "two steps of a name": (lambda p: p["steps"][0].update(name=p["steps"][1]["name"]), "has two steps '"),
     "no tensor": (lambda p: p["tensors"].pop(), "uses the unknown tensor|input or output .* is unknown"),
     "unknown tensor": (lambda p: first(p, "ConvI8", x="elsewhere"), "uses the unknown tensor 'elsewhere'"),
     "unknown output": (lambda p: p.update(outputs=["elsewhere"]), "input or output 'elsewhere' is unknown"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiled import fp32, imported
+from compiled import fill, fp32, imported
 from models import Net, detector_onnx
 
 from orind.kernels.cpu.executor import FUNCTIONS, ProgramRunner, function_of
@@ -104,3 +104,16 @@ def test_merged_groups(groups: int, channels: int, want: int) -> None:
 def test_a_smaller_program_lives_in_less_memory() -> None:
     one, three = (fp32(detector_onnx(64), n)[0].program.arena_bytes for n in (1, 3))
     assert 2.5 * one < three < 3.5 * one
+
+
+def test_nodes_of_one_name_are_told_apart() -> None:
+    """Constants and checksums go by the node's name: also where a given name looks like one of ours."""
+    model = detector_onnx(32, (4, 8, 8, 8))
+    want, _ = fp32(model)
+    for index, node in enumerate(model.graph.node):
+        node.name = f"same#{index + 1}" if index % 3 == 1 else "same"
+    got, _ = fp32(model)
+    assert len({step.name for step in got.program.steps}) == len(want.program.steps)
+    fill(want)
+    got.input[...] = want.input
+    assert np.array_equal(got.run()[0], want.run()[0])
