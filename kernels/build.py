@@ -159,7 +159,7 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
     report["weight_bytes"] = sum(int(value.nbytes) for value in constants.values())
     report["layers"] = layer_table(first, constants, merged, noise, costs)
     report["ranking"] = ranking_facts(costs, precision, min(len(chosen), RANKING_PICTURES))
-    passes.lowered(programs[1], len(fused.nodes), precision)
+    passes.lowered(programs[1], len(merged.nodes), precision)
     report["passes"] = passes.report()
     report["warnings"] = warnings
     if devices:

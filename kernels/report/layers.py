@@ -64,7 +64,8 @@ def shortened(names: Sequence[str]) -> list[str]:
     for name in names:
         parts = name.split("/")
         kept = "/".join(parts[common:]) if common and len(parts) > common and "/" in name.strip("/") else name
-        short.append(kept.lstrip("/") or name)
+        path = name[:len(name) - len(kept)]                  # layers made of several have their names, with + between
+        short.append(kept.replace(f"+{path}", " + ").lstrip("/") if path else kept.lstrip("/") or name)
     return short
 
 

@@ -212,7 +212,7 @@ def layer_section(layers: Sequence[Layer]) -> Markup:
                tag("td", _sum_us(layers), class_="r"), tag("td"))
     lead = ("Bytes are constants plus what the layer reads and writes, one frame. Empty: not measured, or the layer "
             "has none. Times are predicted.")
-    cut = [v for v in layers if v.short != v.name.lstrip("/")]
+    cut = [v for v in layers if v.name.endswith(v.short) and v.short != v.name.lstrip("/")]
     if cut:
         start = cut[0].name[:len(cut[0].name) - len(cut[0].short)]
         lead += f" Names are given without the common {start}"

@@ -234,4 +234,5 @@ def test_scales_and_names() -> None:
     assert [tick_step(v) for v in (0, 9.4, 22, 730)] == [1.0, 2.0, 5.0, 200.0]
     assert byte_step(616 * 1024) == 128 * 1024 and size_text(630784) == "616 KiB" and size_text(12) == "12 B"
     assert shortened(["/a/b/c", "/a/b/d/e", "x"]) == ["c", "d/e", "x"]
+    assert shortened(["/a/b/c+/a/b/d", "/a/b/e"]) == ["c + d", "e"]
     assert shortened(["/only"]) == ["only"] and shortened(["a/b", "a/b/c"]) == ["b", "b/c"]
