@@ -127,10 +127,10 @@ ENTRIES = (
     Entry("part-inspect", "parts", shipped=True),
     Entry("blazeface-front", "faces"),
     Entry("blazeface-back", "faces", shipped=True),
-    Entry("centerface", "faces", shapes={"input.1": (1, 3, 320, 320)}),
+    Entry("centerface", "faces", shapes={"input.1": (1, 3, 256, 256)}),
     Entry("efficientnet-lite0", "photographs"),
     Entry("page-orientation", "pages", shapes={"x": (1, 3, 224, 224)}),
-    Entry("text-detection", "pages", shapes={"x": (1, 3, 320, 320)}),
+    Entry("text-detection", "pages", shapes={"x": (1, 3, 192, 192)}),
     Entry("text-direction", "lines", shapes={"x": (1, 3, 48, 192)}),
     Entry("line-segments", "photographs"),
 )
