@@ -104,7 +104,7 @@ def test_a_model_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(foreign_models, "SPECS", tmp_path)
     entry, row = foreign_models.Entry("tiny", "parts", shipped=True), Row("tiny")
     bench_models.measure_entry(row, entry, argparse.Namespace(models=tmp_path, pictures=12, repetitions=1,
-                                                              fp32_only=False))
+                                                              fp32_only=False, noise=None))
     assert row.within and row.half_layers == 0 and row.gate["pictures"] == 3 and row.gate["kl_mean"] < 0.03
     assert row.right_fp32 is None and row.fp32_time and row.coded_time and row.coded_bytes > 0
     text = "\n".join(bench_models.described(row))
