@@ -20,6 +20,7 @@ class ConvI8(Step):
 
     y int8: q = RNE(clamp(v, low, high)), v = fmul(f32(acc), multiplier), with `table` (1,024 int8) in between and
     `residual` added as CONTRACT.md says. y float32: y = fmul(f32(acc), multiplier), the end of the integers.
+    y may lie in the bytes of `residual`: each number of it is read before that of y is written.
     """
 
     x: str
@@ -49,6 +50,7 @@ class ConvF32(Step):
     """weight (kh, kw, span of x / groups, span of y), bias (span of y), both float32.
 
     y = clip(activation(sum + bias) + residual, low, high); None is no bound; `alpha`, `beta` belong to `activation`.
+    y may lie in the bytes of `residual`, as in ConvI8.
     """
 
     x: str

@@ -15,6 +15,7 @@ import pytest
 from compiled import fill, fp32, int8
 from forms import recent_yolo, segmenter, vit, yolox
 from models import Net, detector_onnx, random_net
+from test_half import fp16
 
 from orind.kernels.cpu import executor
 from orind.kernels.cpu import memory_check as mc
@@ -29,6 +30,7 @@ Bound = tuple[ProgramRunner, dict[str, Any]]
 SOUND: dict[str, Callable[[], Bound]] = {
     "detector": lambda: fp32(detector_onnx(64), 2), "detector int8": lambda: int8(detector_onnx(64), 2, frames=1),
     "blazeface": lambda: fp32(onnx.load(SHIPPED / "blazeface-back.onnx")),
+    "blazeface fp16": lambda: fp16(onnx.load(SHIPPED / "blazeface-back.onnx")),
     "yolox": lambda: fp32(yolox(True), 2), "yolox int8": lambda: int8(yolox(False), 2, frames=1),
     "recent yolo": lambda: fp32(recent_yolo(), 2), "vit": lambda: fp32(vit(True), 2),
     "segmenter": lambda: fp32(segmenter(), 2), "segmenter int8": lambda: int8(segmenter(), frames=1)}
