@@ -33,17 +33,9 @@ void unwritten(const Memory& memory, uint64_t address, int lane) {
     throw Trap{ERROR_LAUNCH_FAILED, "reads memory that was never written: " + memory.describe(address) + who(lane)};
 }
 
-uint8_t* shared_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane, Use use) {
-    SharedMemory& shared = warp.block->shared;
-    if (address & (bytes - 1)) misaligned(address, bytes, lane);
-    if (address + bytes > shared.size() || address > shared.size())
-        throw Trap{ERROR_ILLEGAL_ADDRESS, "shared memory at " + hexadecimal(address) + " is outside of the block's " +
-                   std::to_string(shared.size()) + " bytes" + who(lane)};
-    const auto at = static_cast<uint32_t>(address);
-    if (use == Use::read) shared.read(at, bytes, warp.index);
-    else if (use == Use::write) shared.write(at, bytes, warp.index);
-    else shared.update(at, bytes, warp.index);
-    return shared.at(at);
+void outside_shared(const Warp& warp, uint64_t address, int lane) {
+    throw Trap{ERROR_ILLEGAL_ADDRESS, "shared memory at " + hexadecimal(address) + " is outside of the block's " +
+               std::to_string(warp.block->shared.size()) + " bytes" + who(lane)};
 }
 
 uint8_t* local_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane) {

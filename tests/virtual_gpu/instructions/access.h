@@ -19,9 +19,20 @@ struct Hint {
 [[noreturn]] void misaligned(uint64_t address, unsigned bytes, int lane);
 [[noreturn]] void outside(const Memory& memory, uint64_t address, unsigned bytes, int lane, Use use);
 [[noreturn]] void unwritten(const Memory& memory, uint64_t address, int lane);
-uint8_t* shared_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane, Use use);
+[[noreturn]] void outside_shared(const Warp& warp, uint64_t address, int lane);
 uint8_t* local_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane);
 uint8_t* parameter_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane, Use use);
+
+inline uint8_t* shared_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane, Use use) {
+    SharedMemory& shared = warp.block->shared;
+    if (address & (bytes - 1)) misaligned(address, bytes, lane);
+    if (address + bytes > shared.size() || address > shared.size()) outside_shared(warp, address, lane);
+    const auto at = static_cast<uint32_t>(address);
+    if (use == Use::read) shared.read(at, bytes, warp.index);
+    else if (use == Use::write) shared.write(at, bytes, warp.index);
+    else shared.update(at, bytes, warp.index);
+    return shared.at(at);
+}
 
 inline uint8_t* global_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane, Use use, Hint& hint) {
     Memory& memory = warp.block->grid.memory;

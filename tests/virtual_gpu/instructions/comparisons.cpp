@@ -42,26 +42,43 @@ T flushed(T a) {
 template <class T, class Test, bool FTZ>
 bool holds(T a, T b) { return Test{}(flushed<FTZ>(number(a)), flushed<FTZ>(number(b))); }
 
-// setp with two results (the second is the opposite test) and with a predicate joined in.
-template <class T, class Test, bool FTZ, Join JOIN, bool TWO>
-void setp(Warp& warp, const Op& op, uint32_t mask) {
-    constexpr int A = TWO ? 2 : 1;
-    const T* a = lanes<T>(warp, op.at[A]);
-    const T* b = lanes<T>(warp, op.at[A + 1]);
-    const int32_t* c = lanes<int32_t>(warp, op.at[JOIN == Join::none ? 0 : A + 2]);
+// Every lane's answer, -1 or 0. Kept out of the many handlers below, which differ in what follows only.
+template <class T, class Test, bool FTZ>
+[[gnu::noinline]] void ask(const T* a, const T* b, int32_t* answers) {
+    for (int l = 0; l < LANES; ++l) answers[l] = -static_cast<int32_t>(holds<T, Test, FTZ>(a[l], b[l]));
+}
+
+[[gnu::noinline]] void conclude(Warp& warp, const Op& op, uint32_t mask, const int32_t* answers, Join join, bool two) {
+    const int32_t* c = lanes<int32_t>(warp, op.at[join == Join::none ? 0 : two ? 4 : 3]);
     int32_t results[2][LANES];
     for (int l = 0; l < LANES; ++l) {
-        const bool test = holds<T, Test, FTZ>(a[l], b[l]), joined = (c[l] != 0) != op.negated;
-        const auto join = [joined](bool value) {
-            return JOIN == Join::none ? value : JOIN == Join::with_and ? value && joined
-                 : JOIN == Join::with_or ? value || joined : value != joined;
-        };
-        results[0][l] = -static_cast<int32_t>(join(test));
-        results[1][l] = -static_cast<int32_t>(join(!test));
+        const int32_t joined = op.negated ? ~c[l] : c[l];
+        for (int r = 0; r <= two; ++r) {
+            const int32_t answer = r == 0 ? answers[l] : ~answers[l];
+            results[r][l] = join == Join::none ? answer : join == Join::with_and ? answer & joined
+                          : join == Join::with_or ? answer | joined : answer ^ joined;
+        }
     }
-    for (int r = 0; r <= TWO; ++r)
+    for (int r = 0; r <= two; ++r)
         for (int l = 0; l < LANES; ++l)
             if (mask >> l & 1) lanes<int32_t>(warp, op.at[r])[l] = results[r][l];
+}
+
+// setp with two results (the second is of the opposite test) and with a predicate joined in.
+template <class T, class Test, bool FTZ, Join JOIN, bool TWO>
+void setp(Warp& warp, const Op& op, uint32_t mask) {
+    int32_t answers[LANES];
+    ask<T, Test, FTZ>(lanes<T>(warp, op.at[TWO + 1]), lanes<T>(warp, op.at[TWO + 2]), answers);
+    conclude(warp, op, mask, answers, JOIN, TWO);
+}
+
+// YES: the bits that stand for true; 0 for false.
+template <class T, class Test, bool FTZ, uint32_t YES>
+void set(Warp& warp, const Op& op, uint32_t mask) {
+    int32_t answers[LANES];
+    ask<T, Test, FTZ>(lanes<T>(warp, op.at[1]), lanes<T>(warp, op.at[2]), answers);
+    for (int l = 0; l < LANES; ++l)
+        if (mask >> l & 1) lanes<uint32_t>(warp, op.at[0])[l] = static_cast<uint32_t>(answers[l]) & YES;
 }
 
 template <class T, class Test, bool FTZ>
@@ -76,9 +93,8 @@ void add_test(Forms& forms, const std::string& test, const std::string& ftz, con
     forms.add("setp." + test + ".or" + ftz + type, "P|P" + two + "n", &setp<T, Test, FTZ, Join::with_or, true>);
     forms.add("setp." + test + ".xor" + ftz + type, "P|P" + two + "n", &setp<T, Test, FTZ, Join::with_xor, true>);
     if constexpr (sizeof(T) >= 4) {
-        for (const std::string to : {"u32", "s32"})
-            each<uint32_t(T, T)>(forms, "set." + test + ftz + "." + to + type, [](T a, T b) { return holds<T, Test, FTZ>(a, b) ? ~0u : 0u; });
-        each<float(T, T)>(forms, "set." + test + ftz + ".f32" + type, [](T a, T b) { return holds<T, Test, FTZ>(a, b) ? 1.0f : 0.0f; });
+        for (const std::string to : {"u32", "s32"}) forms.add("set." + test + ftz + "." + to + type, "W" + two, &set<T, Test, FTZ, 0xffffffff>);
+        forms.add("set." + test + ftz + ".f32" + type, "W" + two, &set<T, Test, FTZ, 0x3f800000>);
     }
 }
 
