@@ -20,6 +20,7 @@ from .cpu.executor import ProgramRunner
 from .importer.onnx_model import NO_SHAPES, read_model
 from .ir.errors import ModelError
 from .ir.program import Program, programs_to_text
+from .ir.validate import validate
 from .passes.float_ends import float_ends
 from .passes.lower import lower
 from .passes.lower_f32 import FloatNumbers
@@ -153,6 +154,8 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
                                 channel_scales(scales) if precision != "fp16" else {})
         progress(f"compared {len(noise)} layers with FP32")
     served = {batch: programs[batch] for batch in spec.batch}
+    for program in served.values():
+        validate(program, constants)                   # what no engine would load is not written
     first = served[spec.batch[0]]
     report["steps"] = len(first.steps)
     report["arena_bytes"] = {str(n): p.arena_bytes for n, p in served.items()}

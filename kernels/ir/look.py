@@ -77,11 +77,8 @@ class Look:
                       f"takes {size} to {out}, which a window of {kernel}, stride {stride}, dilation {dilation} and "
                       f"pads {pads} does not")
 
-    def bounds(self, low: float | None, high: float | None) -> None:
-        self.need(low is None or high is None or low <= high, f"has the bounds {low} and {high}")
-
     def codes(self, low: int, high: int) -> None:
-        self.need(-128 <= low <= high <= 127, f"has the bounds {low} and {high} for int8 codes")
+        self.need(min(low, high) >= -128 and max(low, high) <= 127, f"has the bounds {low} and {high} for int8 codes")
 
     def gain(self, *values: float) -> None:
         for value in values:

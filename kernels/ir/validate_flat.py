@@ -48,7 +48,6 @@ def _axis(look: Look, axis: int, rank: int) -> None:
 
 def unary(look: Look, step: Unary) -> None:
     look.same_shape(look.flat(step.x), look.flat(step.y))
-    look.bounds(step.low, step.high)
 
 
 def binary(look: Look, step: Binary) -> None:

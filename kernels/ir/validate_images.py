@@ -89,7 +89,6 @@ def conv_f32(look: Look, step: ConvF32) -> None:
     y = look.image(step.y, *(("float16", "float32") if half else ("float32",)))
     _convolution(look, step, x, y)
     look.need(step.activation in ("", *ACTIVATIONS), f"ends in the unknown activation '{step.activation}'")
-    look.bounds(step.low, step.high)
 
 
 def max_pool(look: Look, step: MaxPool) -> None:
@@ -134,7 +133,6 @@ def add_i8(look: Look, step: AddI8) -> None:
 def add_f32(look: Look, step: AddF32) -> None:
     _pair(look, step, gate=False)
     look.need(step.sign in (1.0, -1.0), f"has the sign {step.sign}")
-    look.bounds(step.low, step.high)
 
 
 def mul_i8(look: Look, step: MulI8) -> None:
@@ -167,7 +165,6 @@ def activation_f32(look: Look, step: ActivationF32) -> None:
     kind = _type_of(look)
     _element_wise(look, look.image(step.x, kind), look.image(step.y, kind))
     look.need(step.activation in ("", *ACTIVATIONS), f"is the unknown activation '{step.activation}'")
-    look.bounds(step.low, step.high)
 
 
 def convert(look: Look, step: Convert) -> None:
