@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from .errors import ProgramError
 
 LARGEST = 1 << 40
+LARGEST_FLOAT = float.fromhex("0x1.fffffep+127")
 Made = TypeVar("Made")
 
 
@@ -47,11 +48,12 @@ def made_of(kind: type[Made], entry: dict[str, Any], what: str) -> Made:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value that came out of JSON, lists made tuples, is one of `hint`. Whole numbers are below 2^40."""
+    """Whether a value that came out of JSON, lists made tuples, is one of `hint`. Whole numbers are below
+    2^40, others within float32 or infinite."""
     if hint is int:
         return type(value) is int and abs(value) < LARGEST
     if hint is float:
-        return (type(value) is float and not math.isnan(value)) or fits(value, int)
+        return (type(value) is float and (math.isinf(value) or abs(value) <= LARGEST_FLOAT)) or fits(value, int)
     if hint in (str, bool):
         return type(value) is hint
     if get_origin(hint) is UnionType:

@@ -221,6 +221,7 @@ DAMAGE: dict[str, tuple[Callable[[Any], object], str]] = {
     "further field": (lambda p: first(p, "ConvI8", padding=1), "has a field 'padding' that this orind does not know"),
     "type of a field": (lambda p: first(p, "ConvI8", kernel="3x3"), "has '3x3' as 'kernel', which makes no sense"),
     "huge number": (lambda p: first(p, "ConvI8", groups=1 << 70), f"has {1 << 70} as 'groups'"),
+    "huge factor": (lambda p: first(p, "MulI8", multiplier=1e300), r"has 1e\+300 as 'multiplier'"),
     "huge window": (lambda p: first(p, "AveragePoolI8", kernel=[1 << 39, 3]), "has a window of"),
     "stride": (lambda p: first(p, "ConvI8", stride=[2, 1]), r"takes \(12, 10\) to \(12, 10\), which a window of"),
     "no stride": (lambda p: first(p, "ConvI8", stride=[0, 1]), "has a window of"),
