@@ -20,6 +20,8 @@ BINS = 2048
 CANDIDATES = 160
 PERCENTILE = 0.9999
 LEVELS = 128
+LEAST_RANGE = 1e-34
+"""Smaller values are in the first bin: the width of a bin would underflow float32."""
 METHODS = ("mse", "minmax", "percentile", "entropy")
 
 Doubles = npt.NDArray[np.float64]
@@ -61,7 +63,7 @@ class Histogram:
         self.sums += lines.sum(0, dtype=np.float64).reshape(-1, channels).sum(0)
         self.peaks = np.maximum(self.peaks, peaks)
         self.pixels += values.size // channels
-        if self.largest == 0:
+        if self.largest < LEAST_RANGE:
             self.counts[0] += values.size
             return
         if self.top == 0:

@@ -33,7 +33,10 @@ def find_pictures(given: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in given:
         if path.is_dir():
-            found += [p for p in path.iterdir() if p.suffix.lower() in SUFFIXES]
+            inside = [p for p in path.iterdir() if p.suffix.lower() in SUFFIXES]
+            if not inside:
+                raise CalibrationError(f"{path}: no calibration pictures in it ({', '.join(sorted(SUFFIXES))})")
+            found += inside
         elif path.is_file():
             found.append(path)
         else:

@@ -23,7 +23,7 @@ from . import contract
 from .borders import unsuffixed
 from .contract import Doubles
 from .file_codes import codes_of_file
-from .scales import Scales
+from .scales import SMALLEST, Scales
 
 AS_FP32 = "build with --precision fp32"
 LARGEST_WINDOW = (1 << 31) // 255
@@ -135,6 +135,10 @@ class IntegerNumbers:
         weight = graph.constants[node.inputs[1]]
         has_bias = len(node.inputs) > 2 and node.inputs[2]
         bias = graph.constants[node.inputs[2]] if has_bias else np.zeros(len(weight), dtype=np.float32)
+        largest = np.abs(weight.astype(np.float64)).reshape(len(weight), -1).max(1)
+        if (tiny := np.flatnonzero((largest > 0) & (largest / 127 < SMALLEST))).size:
+            raise out.refuse(node, f"the weights of channel {tiny[0]} are at most {largest[tiny[0]]:.3g}: their scale "
+                             "underflows float32", f"set them to 0, or {AS_FP32}")
         codes, scales, bias_q = self.codes(node, weight, bias, x.scale)
         if not contract.sum_fits(codes, bias_q, x.dtype == "uint8").all():
             raise out.refuse(node, "its sums do not fit 32 bits", AS_FP32)
@@ -159,6 +163,10 @@ class IntegerNumbers:
         if len(node.inputs) > 3:
             residual = node.inputs[3]
             m_r = contract.single(out.tensors[residual].scale / y.scale)
+        m = contract.multiplier(x.scale, scales, s_out)
+        if (lost := np.flatnonzero((m < SMALLEST) & codes.reshape(len(codes), -1).any(1))).size:
+            raise out.refuse(node, f"the multiplier of channel {lost[0]} underflows float32: its weights or its input "
+                             "are too small for its output", f"scale the weights, or {AS_FP32}")
         groups = a["group"]
         depthwise = is_depthwise(weight, groups) and (x.segments, x.span) == (y.segments, y.span) \
             and contract.exact_in_float32(codes, bias_q, x.dtype == "uint8")
@@ -169,8 +177,7 @@ class IntegerNumbers:
         kind = DepthwiseI8 if depthwise else ConvI8
         return kind(node.name, x.name, y.name, out.constant(f"{node.name}/weight", packed),
                     out.constant(f"{node.name}/bias", pack_channels(bias_q.astype(np.int32), y)),
-                    out.constant(f"{node.name}/multiplier",
-                                 pack_channels(contract.multiplier(x.scale, scales, s_out), y)),
+                    out.constant(f"{node.name}/multiplier", pack_channels(m, y)),
                     a["kernel_shape"], a["strides"], a["pads"], a["dilations"], groups, low, high, table, residual, m_r)
 
 

@@ -11,12 +11,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ..ir.errors import ModelError
 from ..ir.graph import Graph, Node, TensorInfo
 from ..passes.islands import coded_nodes, is_coded
 from .calibrate import Histogram, best_scale, merged
 
 SHARING = frozenset({"Concat", "Split", "MaxPool", "Pad", "ChannelGather", "ZeroStuff"})
 LARGEST_LOSS_DB = 3.0
+SMALLEST = float(np.finfo(np.float32).tiny)
+"""Scales below this lose bits, and their multipliers become 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,13 @@ def deciding_members(scales: Scales) -> dict[str, list[str]]:
 
 def _group_scales(graph: Graph, groups: _Groups, ranges: Mapping[str, Histogram], code: InputCode,
                   method: str) -> dict[str, float]:
-    chosen = {root: best_scale(merged(ranges[n] for n in names), method)
-              for root, names in _members(graph, groups, ranges, code).items()}
+    members = _members(graph, groups, ranges, code)
+    for name in (name for names in members.values() for name in names):
+        if 0 < ranges[name].largest / 127 < SMALLEST:
+            raise ModelError(f"{graph.file}: tensor '{name}' has values of at most {ranges[name].largest:.3g}: its "
+                             "scale underflows float32; scale the weights in front of it up, or build with --precision "
+                             "fp32")
+    chosen = {root: best_scale(merged(ranges[n] for n in names), method) for root, names in members.items()}
     brought: dict[str, list[str]] = {}                   # groups whose members have all left: made by Requantise alone
     for node in graph.nodes:
         if node.op == "Requantise" and (root := groups.find(node.output)) not in chosen and node.inputs[0] in ranges:
