@@ -20,7 +20,7 @@ POINT: dict[str, Any] = {"kernel_shape": (1, 1), "strides": (1, 1), "pads": (0, 
 Doubles = npt.NDArray[np.float64]
 
 
-def _per_channel(graph: Graph, node: Node) -> tuple[str, Doubles, Doubles] | None:
+def per_channel(graph: Graph, node: Node) -> tuple[str, Doubles, Doubles] | None:
     """(x, gain, shift): y = x * gain + shift, one number a channel each."""
     if node.op not in ("Mul", "Div", "Add", "Sub") or len(graph.shape(node.output)) != 4 or len(node.inputs) != 2:
         return None
@@ -59,7 +59,7 @@ def fold_scales(graph: Graph) -> Graph:
     made: dict[str, Node] = {}                         # tensor -> the convolution that makes it now
     for node in graph.nodes:
         out.node = node
-        found = _per_channel(graph, node) if node.name in body else None
+        found = per_channel(graph, node) if node.name in body else None
         slope = _slope(graph, node) if node.name in body else None
         if slope is not None:
             _prelu(out, node, slope)

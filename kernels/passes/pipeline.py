@@ -17,6 +17,7 @@ from .dense_as_convolution import dense_as_convolution
 from .focus_as_convolution import focus_as_convolution
 from .fold_batchnorm import fold_batchnorm
 from .fold_constants import fold_constants
+from .fold_input_scales import fold_input_scales
 from .fold_scales import fold_scales
 from .fuse_convolutions import fuse_convolutions
 from .recognise_activations import recognise_activations
@@ -29,9 +30,9 @@ from .tokens_as_images import tokens_as_images
 from .transposed_as_convolution import transposed_as_convolution
 
 PREPARE = (fold_constants, remove_dead, absorb_input_transpose, recognise_layernorm, recognise_gelu,
-           recognise_activations, decompose, rows_as_images, transposed_as_convolution, fold_batchnorm, fold_scales,
-           recognise_shuffles, focus_as_convolution, tokens_as_images, dense_as_convolution, absorb_pads,
-           absorb_input_cast, remove_dead)
+           recognise_activations, decompose, rows_as_images, transposed_as_convolution, fold_batchnorm,
+           fold_input_scales, fold_scales, recognise_shuffles, focus_as_convolution, tokens_as_images,
+           dense_as_convolution, absorb_pads, absorb_input_cast, remove_dead)
 """Patterns are recognised before they are taken apart; what becomes a convolution does so before pads are absorbed."""
 
 FUSE = (fuse_convolutions, remove_dead)

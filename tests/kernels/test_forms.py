@@ -25,7 +25,7 @@ LIMIT = 1e-3
 NETS = {"yolox raw": yolox(False), "yolox decoded": yolox(True), "recent yolo": recent_yolo(), "vit": vit(False),
         "vit decomposed": vit(True), "segmenter": segmenter(), "scaled": scaled()}
 INT8 = {"yolox raw": (21, 0, 0), "yolox decoded": (21, 0, 0), "recent yolo": (20, 1, 2), "vit": (6, 0, 4),
-        "vit decomposed": (6, 0, 4), "segmenter": (6, 0, 0), "scaled": (7, 0, 1)}
+        "vit decomposed": (6, 0, 4), "segmenter": (5, 0, 0), "scaled": (6, 0, 1)}
 """Convolutions in INT8, convolutions left in float32, tensors of float32 islands that are coded for a convolution."""
 
 

@@ -17,6 +17,7 @@ from orind.kernels.passes.absorb_pads import absorb_pads
 from orind.kernels.passes.dense_as_convolution import dense_as_convolution
 from orind.kernels.passes.fold_batchnorm import fold_batchnorm
 from orind.kernels.passes.fold_constants import fold_constants
+from orind.kernels.passes.fold_input_scales import fold_input_scales
 from orind.kernels.passes.fuse_convolutions import fuse_convolutions
 from orind.kernels.passes.pipeline import fuse, prepare
 from orind.kernels.passes.recognise_activations import recognise_activations
@@ -49,6 +50,21 @@ def test_fold_batchnorm_twice() -> None:
     net = Net((1, 3, 6, 6))
     before = imported(net.model([(net.norm(net.norm(net.norm(net.conv(net.input, 5, bias=False)))), (1, 5, 6, 6))]))
     assert ops(same(before, remove_dead(fold_batchnorm(before)))) == ["Conv"]
+
+
+def test_fold_input_scales() -> None:
+    """x / 255 / std in front of two convolutions, one with groups; not behind one, nor where factors differ much."""
+    net = Net((1, 4, 6, 6))
+    deviation = net.constant(np.array([0.2, 0.25, 0.3, 0.22], dtype=np.float32).reshape(1, 4, 1, 1))
+    x = net.op("Div", net.op("Div", net.input, net.constant(np.float32(255))), deviation)
+    net.channels[x] = 4
+    first, second = net.conv(x, 6, 3), net.conv(x, 6, 3, group=2)
+    y = net.op("Add", first, net.op("Mul", second, net.constant(np.float32(3))))
+    net.channels[y] = 6
+    odd = net.op("Mul", net.op("Relu", y), net.constant(np.array([1, 9, 1, 1, 1, 1], "f4").reshape(1, 6, 1, 1)))
+    net.channels[odd] = 6
+    before = imported(net.model([(net.conv(odd, 2), (1, 2, 6, 6))]))
+    assert ops(same(before, fold_input_scales(before))) == ["Conv", "Conv", "Mul", "Add", "Relu", "Mul", "Conv"]
 
 
 def test_recognise_activations_keeps_a_sigmoid_that_others_read() -> None:
