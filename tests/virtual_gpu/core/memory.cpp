@@ -139,7 +139,7 @@ const Allocation* Memory::find(uint64_t address) const {
 
 bool Memory::holds(uint64_t address, uint64_t bytes) const {
     const Allocation* found = find(address);
-    return found != nullptr && found->live && address >= found->begin && bytes <= found->end() - address;
+    return found != nullptr && found->live && bytes <= found->bytes && address - found->begin <= found->bytes - bytes;
 }
 
 void Memory::mark(uint64_t address, uint64_t bytes) {

@@ -39,7 +39,7 @@ inline uint8_t* global_bytes(Warp& warp, uint64_t address, unsigned bytes, int l
     if (address & (bytes - 1)) misaligned(address, bytes, lane);
     const Allocation* found = hint.last;
     if (found == nullptr || address - found->begin >= found->bytes) hint.last = found = memory.find(address);
-    if (found == nullptr || !found->live || address < found->begin || bytes > found->end() - address)
+    if (found == nullptr || !found->live || bytes > found->bytes || address - found->begin > found->bytes - bytes)
         outside(memory, address, bytes, lane, use);
     if (use == Use::write) memory.mark_access(address, bytes);
     else if (warp.block->grid.options.check_initialised && !memory.written(address, bytes)) unwritten(memory, address, lane);
