@@ -35,7 +35,7 @@ def find_pictures(given: Sequence[Path]) -> list[Path]:
         if path.is_dir():
             inside = [p for p in path.iterdir() if p.suffix.lower() in SUFFIXES]
             if not inside:
-                raise CalibrationError(f"{path}: no calibration pictures in it ({', '.join(sorted(SUFFIXES))})")
+                raise CalibrationError(f"{path}: holds no pictures ({', '.join(sorted(SUFFIXES))})")
             found += inside
         elif path.is_file():
             found.append(path)

@@ -105,7 +105,7 @@ def test_folders_of_pictures(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").write_text("none here")
     for precision in ("int8", "mixed", "fp32"):
-        with pytest.raises(CalibrationError, match=r"empty: no calibration pictures in it \(\.jpeg, \.jpg, \.npy"):
+        with pytest.raises(CalibrationError, match=r"empty: holds no pictures \(\.jpeg, \.jpg, \.npy"):
             build(tmp_path / "empty", precision)
     broken = pictures(tmp_path / "broken", 3)
     (broken / "01.png").write_bytes((broken / "01.png").read_bytes()[:40])
