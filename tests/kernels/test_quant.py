@@ -246,6 +246,34 @@ def test_concat_group_shares_a_scale_and_a_quiet_member_leaves_it() -> None:
     Judge(runner, constants).run()
 
 
+@pytest.mark.parametrize("kind", ["ChannelGather", "ZeroStuff", "Resize", "Split", "Pad", "MaxPool"])
+def test_moves_keep_the_scale_and_sums_of_pixels_do_not(kind: str) -> None:
+    net = Net((1, 3, 6, 6))
+    x = net.op("Relu", net.conv(net.input, 8))
+    sizes = net.constant(np.array([1, 8, 9, 9]))
+    whole = net.constant(np.array([1, 2, 4, 6, 6])), net.constant(np.array([1, 8, 6, 6]))
+    w = net.constant(net.rng.normal(0, 0.3, (8, 8, 2, 2)).astype(np.float32))
+    y = {"ChannelGather": lambda: net.op("Reshape", net.op("Transpose", net.op("Reshape", x, whole[0]),
+                                                           perm=[0, 2, 1, 3, 4]), whole[1]),
+         "ZeroStuff": lambda: net.op("ConvTranspose", x, w, strides=[2, 2]),
+         "Resize": lambda: net.op("Resize", x, "", "", sizes, mode="nearest"),
+         "Split": lambda: net.op("Split", x, net.constant(np.array([3, 5])), outputs=2, axis=1)[1],
+         "Pad": lambda: net.op("MaxPool", net.op("Pad", x, net.constant(np.array([0, 0, 1, 0, 0, 0, 0, 1]))),
+                               kernel_shape=[2, 2]),
+         "MaxPool": lambda: net.op("MaxPool", x, kernel_shape=[2, 2])}[kind]()
+    net.channels[y] = 5 if kind == "Split" else 8
+    scales = calibrated(net.model([(net.conv(y, 4), [None] * 4)]))
+    moves = [node for node in scales.graph.nodes if node.op == kind]
+    assert moves
+    for node in moves:
+        assert scales.scale[node.inputs[0]] == scales.scale[node.output]
+        assert scales.group[node.inputs[0]] == scales.group[node.output]
+    bilinear = net.op("Resize", x, "", "", sizes, mode="linear")
+    net.channels[bilinear] = 8
+    scales = calibrated(net.model([(net.conv(bilinear, 4), [None] * 4)]))
+    assert scales.scale[x] != scales.scale[bilinear]
+
+
 def test_alike_members_stay_without_a_copy() -> None:
     net = Net((1, 3, 8, 8))
     both = net.concat(net.conv(net.input, 16), net.conv(net.input, 16))
