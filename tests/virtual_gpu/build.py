@@ -50,9 +50,9 @@ def run(command: Sequence[str], stdin: str = "") -> str:
     return done.stdout
 
 
-def compiler_identity(compiler: str) -> str:
-    """What the compiler is and which instructions `native` means to it."""
-    return run([compiler, "-march=native", "-dM", "-E", "-x", "c++", "-"])
+def compiler_identity(compiler: str, architecture: str) -> str:
+    """What the compiler is and which instructions the architecture (`native`, too) means to it."""
+    return run([compiler, f"-march={architecture}", "-dM", "-E", "-x", "c++", "-"])
 
 
 def included(path: Path, seen: dict[Path, bytes]) -> dict[Path, bytes]:
@@ -86,11 +86,12 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def compile_all(sources: Sequence[Path], objects: Path, compiler: str) -> list[Path]:
-    identity = compiler_identity(compiler)
+def compile_all(sources: Sequence[Path], objects: Path, compiler: str, architecture: str) -> list[Path]:
+    identity = compiler_identity(compiler, architecture)
+    flags = [flag.replace("-march=native", f"-march={architecture}") for flag in FLAGS]
 
     def compiled(source: Path) -> Path:
-        key = hashlib.sha256("\0".join((identity, compiler, *FLAGS)).encode())
+        key = hashlib.sha256("\0".join((identity, compiler, *flags)).encode())
         for path, text in sorted(included(source, {}).items()):
             key.update(path.name.encode() + b"\0" + text)
         target = objects / f"{source.stem}-{key.hexdigest()[:24]}.o"
@@ -98,7 +99,7 @@ def compile_all(sources: Sequence[Path], objects: Path, compiler: str) -> list[P
             os.utime(target)
             return target
         part = target.with_suffix(f".{os.getpid()}.part")
-        run([compiler, *FLAGS, "-c", str(source), "-o", str(part)])
+        run([compiler, *flags, "-c", str(source), "-o", str(part)])
         part.replace(target)
         return target
 
@@ -106,7 +107,9 @@ def compile_all(sources: Sequence[Path], objects: Path, compiler: str) -> list[P
         return list(pool.map(compiled, sources))
 
 
-def build(out: Path = OUT, folders: Sequence[Path] = FOLDERS, compiler: str = "g++") -> Path:
+def build(
+    out: Path = OUT, folders: Sequence[Path] = FOLDERS, compiler: str = "g++", architecture: str = "native"
+) -> Path:
     """Compiles what has changed and links; returns the folder that holds libcuda.so.1. Raises BuildError."""
     objects = out / "objects"
     with locked(out):
@@ -114,7 +117,7 @@ def build(out: Path = OUT, folders: Sequence[Path] = FOLDERS, compiler: str = "g
         generated = out / "stubs.cpp"
         generated.write_text(stubs(SYMBOLS.read_text().split()))
         sources = [path for folder in folders for path in sorted(folder.glob("*.cpp"))]
-        linked = compile_all([*sources, generated], objects, compiler)
+        linked = compile_all([*sources, generated], objects, compiler, architecture)
         parts = (*(path.name for path in linked), *LINK_FLAGS, EXPORTS.read_text())
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         library, stamp = out / LIBRARY, out / "linked"
@@ -137,9 +140,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--compiler", default=os.environ.get("CXX", "g++"), help="default: $CXX, else g++")
     parser.add_argument("--out", type=Path, default=OUT, help="default: .virtual-gpu in the repository")
+    parser.add_argument("--architecture", default="native", help="for -march, where the compiler is a cross-compiler")
     options = parser.parse_args()
     try:
-        print(build(options.out, compiler=options.compiler))
+        print(build(options.out, compiler=options.compiler, architecture=options.architecture))
     except BuildError as error:
         print(error, file=sys.stderr)
         return 1

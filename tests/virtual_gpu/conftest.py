@@ -23,6 +23,10 @@ from driver_ptx import KERNELS  # noqa: E402
 
 import build  # noqa: E402  beside this file, which the line above makes importable
 
+sys.path.insert(0, str(HERE.parent.parent / "scripts"))
+
+import build_pycuda  # noqa: E402  from scripts/
+
 collect_ignore_glob = [] if os.environ.get("ORIND_VIRTUAL_GPU") == "1" else ["test_*.py"]
 
 
@@ -44,6 +48,13 @@ def cuda(shared: Cuda) -> Iterator[Cuda]:
     context = shared.create_context()
     yield shared
     shared.check("cuCtxDestroy_v2", context)
+
+
+@pytest.fixture(scope="session")
+def pycuda_python() -> str:
+    """An interpreter that can import PyCUDA: this one; PyCUDA is built and installed if it is not there."""
+    build_pycuda.ensure(sys.executable)
+    return sys.executable
 
 
 Fresh = Callable[..., Cuda]

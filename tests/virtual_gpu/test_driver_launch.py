@@ -13,7 +13,7 @@ from driver_calls import Address, Cuda, packed
 from driver_ptx import HEADER, KERNELS
 
 INVALID_VALUE, INVALID_IMAGE, NO_BINARY, INVALID_PTX, UNSUPPORTED_VERSION = 1, 200, 209, 218, 222
-FILE_NOT_FOUND, INVALID_HANDLE, NOT_FOUND = 301, 400, 500
+FILE_NOT_FOUND, INVALID_HANDLE, NOT_FOUND, OUT_OF_RESOURCES, NOT_SUPPORTED = 301, 400, 500, 701, 801
 LOG, LOG_SIZE, ERROR_LOG, ERROR_LOG_SIZE = 3, 4, 5, 6
 MAX_THREADS, STATIC_SHARED, MAX_DYNAMIC = 0, 1, 8
 Kernels = Callable[[str], int]
@@ -61,6 +61,30 @@ def test_a_log_is_cut_to_its_buffer(cuda: Cuda) -> None:
     options, values = (c_int * 2)(ERROR_LOG, ERROR_LOG_SIZE), (c_void_p * 2)(ctypes.addressof(log), 8)
     assert cuda.call("cuModuleLoadDataEx", byref(c_uint64()), c_char_p(b"hello"), 2, options, values) == INVALID_PTX
     assert values[1] == 7 and log.raw[7:] == b"\0" + b"\xff" * 8
+
+
+def test_the_linker_says_in_its_log_that_there_is_none(cuda: Cuda) -> None:
+    log = ctypes.create_string_buffer(b"\xff" * 128, 128)
+    options, values = (c_int * 2)(ERROR_LOG, ERROR_LOG_SIZE), (c_void_p * 2)(ctypes.addressof(log), 128)
+    assert cuda.call("cuLinkCreate_v2", 2, options, values, byref(c_uint64())) == NOT_SUPPORTED
+    assert b"does not link" in log.value and values[1] == len(log.value)
+
+
+def test_too_many_registers_for_the_block(cuda: Cuda) -> None:
+    """100 values alive at once in 1024 threads are more than the 65,536 registers of a multiprocessor."""
+    lines = [f"    ld.global.u32 %r{i}, [%rd2+{4 * i}];" for i in range(100)]
+    lines += [f"    add.s32 %r0, %r0, %r{i};" for i in range(1, 100)]
+    body = "    ld.param.u64 %rd1, [wide_at];\n    cvta.to.global.u64 %rd2, %rd1;\n" + "\n".join(lines)
+    registers = "    .reg .b32 %r<100>;\n    .reg .b64 %rd<3>;\n"
+    ptx = f"{HEADER}.visible .entry wide(.param .u64 wide_at)\n{{\n{registers}{body}\n"
+    wide = cuda.function(cuda.module(ptx + "    st.global.u32 [%rd2], %r0;\n    ret;\n}\n"), "wide")
+    out = cuda.allocate(400)
+    most = cuda.get("cuFuncGetAttribute", MAX_THREADS, wide, kind=c_int)
+    assert 256 <= most < 1024 and most % 32 == 0
+    assert cuda.launch(wide, out, block=(most + 1, 1, 1)) == OUT_OF_RESOURCES
+    cuda.check("cuMemsetD32_v2", out, 2, 100)
+    cuda.run(wide, out, block=(1, 1, 1))
+    assert cuda.words(out, 2) == [200, 2]
 
 
 def test_the_driver_version_says_which_ptx_it_takes(fresh: Fresh) -> None:

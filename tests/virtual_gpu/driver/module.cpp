@@ -1,8 +1,7 @@
 // Modules: loading PTX text, logs, functions and variables by name.
 //
 // Invariant: what is not PTX text, or holds an instruction that the machine does not know, is refused with a log that
-// says why; nothing is accepted in part. Log sizes are written back, as the real driver does: PyCUDA reads that many
-// bytes.
+// says why; nothing is accepted in part.
 #include <cctype>
 #include <cstdio>
 #include <cstring>
@@ -10,6 +9,7 @@
 #include <sstream>
 
 #include "function.h"
+#include "jit_log.h"
 
 using namespace vgpu;
 
@@ -86,38 +86,12 @@ CUresult load_and_report(Call& call, CUmodule* out, const void* image, std::stri
     return error;
 }
 
-// Fills the log buffers that the options name and writes back how much of each was used.
-void write_logs(unsigned count, const CUjit_option* options, void** values, const std::string& log, bool failed) {
-    for (const bool error_log : {false, true}) {
-        const CUjit_option buffer_key = error_log ? CU_JIT_ERROR_LOG_BUFFER : CU_JIT_INFO_LOG_BUFFER;
-        const CUjit_option size_key =
-            error_log ? CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES : CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES;
-        char* buffer = nullptr;
-        void** size = nullptr;
-        for (unsigned i = 0; i < count; ++i) {
-            if (options[i] == buffer_key) buffer = static_cast<char*>(values[i]);
-            if (options[i] == size_key) size = &values[i];
-        }
-        if (!size) continue;
-        const size_t room = static_cast<unsigned>(reinterpret_cast<uintptr_t>(*size));
-        size_t used = 0;
-        if (buffer && room) {
-            if (error_log == failed) used = std::min(log.size(), room - 1);
-            memcpy(buffer, log.data(), used);
-            buffer[used] = 0;
-        }
-        *size = reinterpret_cast<void*>(used);
-    }
-}
-
 }  // namespace
 
 CUDA_API cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned count, CUjit_option* options, void** values) {
     Call call;
     if (call.error) return call.error;
-    if (count && (!options || !values)) return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned i = 0; i < count; ++i)
-        if (options[i] < 0 || options[i] >= CU_JIT_NUM_OPTIONS) return CUDA_ERROR_INVALID_VALUE;
+    if (!known_options(count, options, values)) return CUDA_ERROR_INVALID_VALUE;
     std::string log;
     const CUresult error = load_and_report(call, out, image, log);
     write_logs(count, options, values, log, error != CUDA_SUCCESS);

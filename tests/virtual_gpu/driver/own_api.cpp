@@ -31,7 +31,10 @@ OWN_API const char* virtual_gpu_counters() { return keep(driver().statistics.jso
 OWN_API void virtual_gpu_reset_counters() { driver().statistics.reset(); }
 
 // Writes the file of VIRTUAL_GPU_COUNTERS now.
-OWN_API void virtual_gpu_write_counters() { driver().write_counters(); }
+OWN_API void virtual_gpu_write_counters() {
+    const std::lock_guard lock(driver().mutex);
+    driver().write_counters();
+}
 
 // Sets a VIRTUAL_GPU_ variable for the launches to come; what is fixed at cuInit (memory, control, driver version) is
 // refused. 0, or 1 with a message on stderr.
