@@ -30,6 +30,7 @@ CACHE = ROOT / ".virtual-gpu" / "pycuda"
 VERSION = "2026.1"
 HEADERS_VERSION = "12.6"  # JetPack 6
 HEADERS = ("nvidia-cuda-runtime-cu12==12.6.*", "nvidia-cuda-profiler-api-cu12==12.6.*")
+NVRTC = "nvidia-cuda-nvrtc-cu12==12.6.*"  # compiles kernels; a toolkit brings its own
 # what the compiler needs besides, when pip builds in an environment of its own: PyCUDA's pyproject.toml
 BUILD_NEEDS = ("setuptools", "wheel", "numpy")
 
@@ -119,6 +120,23 @@ def build_environment(home: Path, toolkit: Path, library: Path) -> dict[str, str
     return environment
 
 
+def source_distribution(python: str, sources: Sources, cache: Path = CACHE) -> Path:
+    """PyCUDA's source archive. To hand it over, pip runs its set-up, which wants a toolkit named, whatever is there."""
+    name = f"pycuda-{VERSION}.tar.gz"
+    if sources.wheelhouse and (sources.wheelhouse / name).exists():
+        return sources.wheelhouse / name
+    if not (cache / name).exists():
+        with tempfile.TemporaryDirectory(prefix="pycuda-") as folder:
+            work = Path(folder)
+            environment = build_environment(work / "home", work, work)
+            options = ("--no-deps", "--no-cache-dir", "--no-binary", "pycuda", "-d", str(work), f"pycuda=={VERSION}")
+            log = cache / "download.log"
+            pip(python, "download", *sources.pip_options(), *options, environment=environment, log=log)
+            shutil.copy(work / name, cache / f"{name}.part")
+            (cache / f"{name}.part").rename(cache / name)
+    return cache / name
+
+
 def python_tag(python: str) -> str:
     code = "import sys; print(f'cp{sys.version_info[0]}{sys.version_info[1]}')"
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
@@ -149,7 +167,9 @@ def wheel_for(python: str, sources: Sources, cache: Path = CACHE) -> Path:
             work = Path(name)
             toolkit = sources.toolkit or merge_headers(python, sources, work, log)
             environment = build_environment(work / "home", toolkit.resolve(), link_library(work / "link"))
-            from_source(python, "wheel", "-w", str(work / "out"), sources=sources, environment=environment, log=log)
+            source = source_distribution(python, sources, cache)
+            options = ("--no-deps", "--no-cache-dir", "-w", str(work / "out"))  # a cached wheel could be another's
+            pip(python, "wheel", *sources.pip_options(), *options, str(source), environment=environment, log=log)
             (built,) = (work / "out").glob("pycuda-*.whl")
             folder.mkdir(parents=True, exist_ok=True)
             part = folder / f"{built.name}.part"
@@ -157,28 +177,26 @@ def wheel_for(python: str, sources: Sources, cache: Path = CACHE) -> Path:
             return part.rename(folder / built.name)
 
 
-def from_source(python: str, *arguments: str, sources: Sources, environment: Mapping[str, str], log: Path) -> None:
-    """pip download or wheel of PyCUDA's source distribution; both run its set-up. A cached wheel could be another's."""
-    options = ("--no-deps", "--no-cache-dir", "--no-binary", "pycuda", f"pycuda=={VERSION}")
-    pip(python, *arguments, *sources.pip_options(), *options, environment=environment, log=log)
-
-
-def installed_version(python: str) -> str:
-    """PyCUDA's version in that environment, empty if it is not there. Importing it would need a driver."""
-    code = "from importlib.metadata import version\nprint(version('pycuda'))"
+def installed_version(python: str, package: str = "pycuda") -> str:
+    """A package's version in that environment, empty if it is not there. Importing PyCUDA would need a driver."""
+    code = f"from importlib.metadata import version\nprint(version({package!r}))"
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def ensure(python: str = sys.executable, sources: Sources | None = None, cache: Path = CACHE) -> None:
-    """Makes `import pycuda` work in the environment of `python`; does nothing if it does already. Raises SetupError."""
+    """Makes PyCUDA and NVRTC available in the environment of `python`, if they are not. Raises SetupError."""
     sources = sources or Sources()
-    if installed_version(python) == VERSION:
-        return
-    wheel = wheel_for(python, sources, cache)
-    # NumPy is not among the wheel's requirements, but pycuda.driver imports it
-    pip(python, "install", *sources.pip_options(), str(wheel), "numpy>=1.24", log=cache / "install.log")
-    print(f"== installed {wheel.name}", flush=True)
+    packages = []
+    if installed_version(python) != VERSION:
+        # NumPy is not among the wheel's requirements, but pycuda.driver imports it
+        packages += [str(wheel_for(python, sources, cache)), "numpy>=1.24"]
+    if not sources.toolkit and not installed_version(python, "nvidia-cuda-nvrtc-cu12").startswith(HEADERS_VERSION):
+        packages.append(NVRTC)
+    if packages:
+        cache.mkdir(parents=True, exist_ok=True)
+        pip(python, "install", *sources.pip_options(), *packages, log=cache / "install.log")
+        print(f"== installed {', '.join(Path(package).name for package in packages)}", flush=True)
 
 
 def fill(python: str, folder: Path) -> None:
@@ -186,16 +204,11 @@ def fill(python: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     wheel = wheel_for(python, Sources())
     shutil.copy(wheel, folder)
-    with tempfile.TemporaryDirectory(prefix="pycuda-") as name:
-        work = Path(name)
-        log = work / "fill.log"
-        to = ("-d", str(folder))
-        pip(python, "download", "--no-deps", "--only-binary", ":all:", *to, *HEADERS, log=log)
-        pip(python, "download", "--only-binary", ":all:", *to, *BUILD_NEEDS, log=log)
-        pip(python, "download", "--only-binary", ":all:", *to, str(wheel), log=log)
-        toolkit = merge_headers(python, Sources(wheelhouse=folder), work, log)
-        environment = build_environment(work / "home", toolkit, link_library(work / "link"))
-        from_source(python, "download", *to, sources=Sources(), environment=environment, log=log)
+    shutil.copy(source_distribution(python, Sources()), folder)
+    log = CACHE / "fill.log"
+    options = ("--only-binary", ":all:", "-d", str(folder))
+    pip(python, "download", "--no-deps", *options, *HEADERS, NVRTC, log=log)
+    pip(python, "download", *options, *BUILD_NEEDS, str(wheel), log=log)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,89 @@
+"""scripts/build_pycuda without network: where things are taken from, what is refused, what the build is told."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import build_pycuda as script  # noqa: E402  from scripts/, which the line above makes importable
+
+
+def toolkit(folder: Path, text: str) -> Path:
+    (folder / "include").mkdir(parents=True)
+    (folder / "include" / "cuda.h").write_text(text)
+    return folder
+
+
+def test_the_version_of_a_toolkit_is_read_from_its_header(tmp_path: Path) -> None:
+    assert script.headers_version(toolkit(tmp_path / "a", "#define CUDA_VERSION 12060\n")) == "12.6"
+    assert script.headers_version(toolkit(tmp_path / "b", "#define CUDA_VERSION 13000\n")) == "13.0"
+    with pytest.raises(script.SetupError, match="no include/cuda"):
+        script.headers_version(tmp_path / "nowhere")
+    with pytest.raises(script.SetupError, match="does not define CUDA_VERSION"):
+        script.headers_version(toolkit(tmp_path / "c", "\n"))
+
+
+def test_a_ready_wheel_in_the_wheelhouse_is_taken(tmp_path: Path) -> None:
+    tag = script.python_tag(sys.executable)
+    wheel = tmp_path / f"pycuda-{script.VERSION}-{tag}-{tag}-linux_{platform.machine()}.whl"
+    wheel.touch()
+    assert script.wheel_for(sys.executable, script.Sources(wheelhouse=tmp_path), tmp_path / "cache") == wheel
+
+
+def test_a_wheelhouse_without_the_headers_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(script.SetupError, match=r"nvidia-cuda-runtime-cu12[\s\S]*pip download failed \(all of it: "):
+        script.wheel_for(sys.executable, script.Sources(wheelhouse=tmp_path), tmp_path / "cache")
+
+
+def test_the_source_comes_from_the_wheelhouse(tmp_path: Path) -> None:
+    archive = tmp_path / f"pycuda-{script.VERSION}.tar.gz"
+    archive.touch()
+    sources = script.Sources(wheelhouse=tmp_path)
+    assert script.source_distribution(sys.executable, sources, tmp_path / "cache") == archive
+
+
+def test_the_library_to_link_with_has_every_name(tmp_path: Path) -> None:
+    library = script.link_library(tmp_path / "link") / "libcuda.so"
+    done = subprocess.run(["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True)
+    names = {line.split()[-1] for line in done.stdout.splitlines()}
+    assert set(script.SYMBOLS.read_text().split()) <= names
+    assert {"cuCtxCreate_v2", "cuEventElapsedTime", "cuProfilerStart"} <= names, "what PyCUDA links with 12.6 headers"
+
+
+def test_the_build_has_a_home_of_its_own_and_pip_keeps_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person = tmp_path / "person"
+    person.mkdir()
+    (person / ".netrc").touch()
+    monkeypatch.setenv("HOME", str(person))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    environment = script.build_environment(tmp_path / "home", Path("/toolkit"), Path("/link"))
+    assert environment["HOME"] == str(tmp_path / "home")
+    assert environment["XDG_CONFIG_HOME"] == str(person / ".config")
+    assert (tmp_path / "home" / ".netrc").resolve() == person / ".netrc"
+    settings: dict[str, object] = {}
+    exec((tmp_path / "home" / ".aksetup-defaults.py").read_text(), settings)
+    assert settings["CUDA_ROOT"] == "/toolkit" and settings["CUDADRV_LIB_DIR"] == ["/link"]
+    assert settings["CUDA_ENABLE_CURAND"] is False
+
+
+def test_the_command_line_refuses_a_folder_that_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script.main(["--wheelhouse", str(tmp_path / "nowhere")]) == 1
+    assert "is not a folder; --fill makes one" in capsys.readouterr().err
+
+
+def test_nothing_is_done_where_all_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"pycuda": script.VERSION, "nvidia-cuda-nvrtc-cu12": "12.6.85"}
+    monkeypatch.setattr(script, "installed_version", lambda _python, package="pycuda": versions[package])
+    script.ensure(sys.executable, script.Sources(wheelhouse=tmp_path), tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
