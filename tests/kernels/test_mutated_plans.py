@@ -167,6 +167,8 @@ def places(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def change(data: st.DataObject, program: Any) -> None:
     """One change of a program: a value, a missing or further field, another's value, the order."""
     every = places(program)
+    if not every:                                              # all was deleted
+        return
     way = data.draw(st.sampled_from(every))
     holder = program
     for key in way[:-1]:
