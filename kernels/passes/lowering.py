@@ -53,7 +53,7 @@ class Lowering:
         self.steps: list[Step] = []
         for info in graph.inputs:
             dtype = numbers.input_dtype(info.dtype)
-            self.declare(info.name, dtype, exact=dtype in ("int8", "uint8"))
+            self.declare(info.name, dtype, exact=True)       # every executor is given the same bits
 
     def refuse(self, node: Node, why: str, remedy: str) -> UnsupportedModel:
         return refuse(self.graph.file, node.name, node.op, why, remedy)

@@ -331,6 +331,7 @@ def test_a_quantised_model_needs_no_spec(tmp_path: Path) -> None:
     assert result.report["calibration"]["input"]["dtype"] == "float32"
     runner, *_ = as_int8(model)
     with PlanFile.open_path(tmp_path / "m.plan") as plan, CpuExecutor(plan, 1) as executor:
+        assert all(tensor.exact for tensor in executor.program.tensors.values())
         values = np.random.default_rng(0).normal(0, 1, executor.input[0].shape).astype(np.float32)
         runner.input[0] = np.clip(np.rint(values * 64), -128, 127)
         executor.input[0] = values
