@@ -29,6 +29,9 @@ from .scales import Scales, deciding_members
 PARTS = (0.5, 0.6, 0.7, 0.8, 0.9)
 LEAST_GAIN = 0.98
 """An alternative must cost less than this part of the method's cost: smaller differences are those of few pictures."""
+LOOKS, HOPELESS = (3, 6), 2.0
+"""After so many pictures alternatives are given up that cost HOPELESS times as much as the best: no scale of the part
+detector or of BlazeFace changes by that. At 1.5 times, from 2 pictures on, six scales of the detector did."""
 LEAST_DIFFERENCE = 0.02
 """Two scales that differ by less than this part are one."""
 
@@ -62,9 +65,12 @@ def choose_methods(scales: Scales, method: str, task: Task, runner: ProgramRunne
         if root not in pinned and len(found) > 1:
             stored = [image if (image := name + IMAGE) in runner.program.tensors else name for name in names]
             groups[root] = _Group(stored, found, {name: Tally() for name in found})
-    for write in pictures:
+    for number, write in enumerate(pictures):
         write(runner.input[0])
         _measure(runner, task, groups)
+        if number + 1 in LOOKS:
+            for group in groups.values():
+                _drop_the_hopeless(group, method, task)
     better: dict[str, str] = {}
     changed: dict[str, float] = {}
     for root, group in groups.items():
@@ -75,6 +81,15 @@ def choose_methods(scales: Scales, method: str, task: Task, runner: ProgramRunne
             changed[root] = group.scales[best]
     scale: Mapping[str, float] = {name: changed.get(scales.group[name], value) for name, value in scales.scale.items()}
     return replace(scales, scale=scale), better
+
+
+def _drop_the_hopeless(group: _Group, method: str, task: Task) -> None:
+    """Alternatives that cost HOPELESS times as much as the best so far are not run any more."""
+    cost = {name: cost_of(task, tally) for name, tally in group.seen.items()}
+    least = min(cost.values())
+    for name, value in cost.items():
+        if name != method and value > HOPELESS * least:
+            del group.seen[name], group.scales[name]
 
 
 def _measure(runner: ProgramRunner, task: Task, groups: Mapping[str, _Group]) -> None:
@@ -107,5 +122,12 @@ def _code(runner: ProgramRunner, written: Sequence[str], names: Sequence[str], s
     """What int8 codes would make of the tensors `names` that a step has just written."""
     for name in written:
         if name in names:
-            view = runner.binding.view(name, 0)
-            np.copyto(view, np.clip(np.rint(view / np.float32(scale)), -128, 127) * np.float32(scale))
+            round_to_codes(runner.binding.view(name, 0), scale)
+
+
+def round_to_codes(view: Array, scale: float, low: int = -128, high: int = 127) -> None:
+    """What codes from `low` to `high` of this scale stand for, in place."""
+    np.divide(view, np.float32(scale), out=view)
+    np.rint(view, out=view)
+    np.clip(view, low, high, out=view)
+    np.multiply(view, np.float32(scale), out=view)

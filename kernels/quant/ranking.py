@@ -24,6 +24,7 @@ from ..passes.lower import lower
 from ..passes.lower_f32 import FloatNumbers
 from ..passes.merge_parallel import part_outputs
 from .borders import layers_of
+from .choice import round_to_codes
 from .gate import Reference, Tally, compare, cost_of
 from .quantise import IntegerNumbers
 from .scales import Scales
@@ -89,21 +90,14 @@ def _run_coded(runner: ProgramRunner, layer: _Coded) -> None:
     views = {name: runner.binding.view(name, 0) for name in layer.reads}
     kept = {name: view.copy() for name, view in views.items()}
     for name, scale in layer.reads.items():
-        _round(views[name], scale, *((0, 255) if name in layer.bytes_read else (-128, 127)))
+        round_to_codes(views[name], scale, *((0, 255) if name in layer.bytes_read else (-128, 127)))
     for call in layer.calls:
         call()
     for name, view in views.items():
         if not _overlap(runner.program, name, layer.step.writes()[0]):
             np.copyto(view, kept[name])
     for name, scale in layer.makes.items():
-        _round(runner.binding.view(name, 0), scale)
-
-
-def _round(view: Floats, scale: float, low: int = -128, high: int = 127) -> None:
-    np.divide(view, np.float32(scale), out=view)
-    np.rint(view, out=view)
-    np.clip(view, low, high, out=view)
-    np.multiply(view, np.float32(scale), out=view)
+        round_to_codes(runner.binding.view(name, 0), scale)
 
 
 def _overlap(program: Program, a: str, b: str) -> bool:
