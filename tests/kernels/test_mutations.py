@@ -64,7 +64,8 @@ def mutate(model: onnx.ModelProto, rng: random.Random) -> None:
         weight = rng.choice(model.graph.initializer)
         value = numpy_helper.to_array(weight).copy()
         if value.size:
-            value.reshape(-1)[rng.randrange(value.size)] = rng.choice((0, 1, -1, 3, 1e9))
+            large = 1e9 if value.dtype.kind == "f" else 100
+            value.reshape(-1)[rng.randrange(value.size)] = rng.choice((0, 1, -1, 3, large))
         weight.CopyFrom(numpy_helper.from_array(value, weight.name))
     elif kind == 5 and model.graph.initializer:
         weight = rng.choice(model.graph.initializer)

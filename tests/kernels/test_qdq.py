@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from compiled import fp32, imported, onnxruntime_outputs
 from models import Net, detector_onnx
 from PIL import Image
 from qdq import QdqNet, as_int8, compare, opset, quantised, seen
+from test_mutations import mutate
 
 from orind.kernels.build import build_plan
 from orind.kernels.cpu.executor import CpuExecutor
@@ -265,6 +267,45 @@ def test_refused(make: Any, text: str) -> None:
     with pytest.raises(ModelError, match=text) as caught:
         fp32(make(QdqNet((1, 3, 6, 6), name="x")))
     assert str(caught.value).startswith("test.onnx")
+
+
+def test_a_pair_that_cuts_off_above_zero() -> None:
+    net = QdqNet((1, 3, 6, 6))
+    y = net.pair(net.coded_conv(net.pair(net.input, 0.02), 0.02, 4), 0.05, 255, np.uint8)
+    graph, ranges = release_pairs(imported(net.model([(net.coded_conv(y, 0.05, 2), (1, 2, 6, 6))])))
+    clip = next(n for n in graph.nodes if n.op == "Clip")
+    assert [float(graph.constants[name]) for name in clip.inputs[1:]] == [-12.75, 0.0]
+    assert ranges[clip.output] == (-255 * float(np.float32(0.05)), 0.0)
+
+
+def test_scales_that_contradict_each_other() -> None:
+    """A tensor and its pooled form share memory; the Concats that they go into have other scales."""
+    net = QdqNet((1, 3, 6, 6))
+    x = net.pair(net.input, 0.02)
+    soft = net.pair(net.coded_conv(x, 0.02, 4), 0.05, 3)
+    other = net.pair(net.coded_conv(x, 0.02, 4), 0.05)
+    pooled = net.op("MaxPool", soft, kernel_shape=[1, 1])
+    ends = []
+    for part, scale in ((pooled, 0.056), (soft, 0.058)):
+        joined = net.pair(net.concat(part, other), scale)
+        ends.append((net.coded_conv(joined, scale, 2), (1, 2, 6, 6)))
+    with pytest.raises(UnsupportedModel, match=r"in the file, but shares memory with one of scale .*: quantise all"):
+        as_int8(net.model(ends))
+
+
+def test_mutated_quantised_models_are_refused_or_built() -> None:
+    built = 0
+    for seed in range(20):
+        rng = random.Random(seed)
+        model = every_form()
+        for _ in range(rng.choice((1, 1, 2))):
+            mutate(model, rng)
+        try:
+            as_int8(model)
+            built += 1
+        except ModelError as error:
+            assert str(error).startswith("test.onnx") and len(str(error)) > 30
+    assert 0 < built < 20
 
 
 def test_codes_may_be_moved_between_the_nodes_of_a_pair() -> None:
