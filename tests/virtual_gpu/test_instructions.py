@@ -142,6 +142,29 @@ CASES: list[tuple[str, str, str, list[tuple[int, ...]]]] = [
     ("copysign.f32", "w", "ww", [(MINUS, ONE, MINUS | ONE)]),
     ("add.f64", "d", "dd", [(f64(1.0), f64(2.0**-53), f64(1.0))]),
     ("fma.rn.f64", "d", "ddd", [(f64(1 + 2**-30), f64(1 + 2**-30), f64(-1.0), f64(2**-29 + 2**-60))]),
+    # rounded in a direction
+    (
+        "add.rz.f32",
+        "w",
+        "ww",
+        [(ONE, f32(2.0**-24), ONE), (ONE, f32(-(2.0**-26)), 0x3F7FFFFF), (ONE, f32(-(2.0**-90)), 0x3F7FFFFF)],
+    ),
+    (
+        "add.rm.f32",
+        "w",
+        "ww",
+        [(ONE, f32(-(2.0**-90)), 0x3F7FFFFF), (ONE, MINUS | ONE, MINUS), (0, MINUS, MINUS), (0, 0, 0)],
+    ),
+    ("add.rp.f32", "w", "ww", [(ONE, f32(2.0**-90), 0x3F800001), (MINUS | ONE, f32(2.0**-90), 0xBF7FFFFF)]),
+    ("sub.rp.f32", "w", "ww", [(ONE, f32(-(2.0**-30)), 0x3F800001)]),
+    ("mul.rz.f32", "w", "ww", [(0x3F800001, 0x3F800001, 0x3F800002), (0x7F7FFFFF, TWO, 0x7F7FFFFF), (INF, TWO, INF)]),
+    ("mul.rp.f32", "w", "ww", [(0x3F800001, 0x3F800001, 0x3F800003), (0x7F7FFFFF, TWO, INF)]),
+    (
+        "fma.rm.f32",
+        "w",
+        "www",
+        [(0x3F800001, 0x3F800001, 0, 0x3F800002), (ONE, ONE, f32(-(2.0**-80)), 0x3F7FFFFF), (QUIET, 0, 0, NAN)],
+    ),
     # halves
     (
         "add.f16",
@@ -352,7 +375,7 @@ def test_against_python_s_own_arithmetic(
 
 def test_a_modifier_that_is_not_known_is_refused_by_name(cuda: Cuda) -> None:
     for instruction in (
-        "add.rz.f32",
+        "div.rz.f32",
         "cvt.pack.sat.s4.s32.b32",
         "ld.global.nc.L3::64B.u32",
         "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32",

@@ -65,22 +65,10 @@ D clamp_integer(S a) {
     return static_cast<D>(value < low ? low : value > high ? high : value);
 }
 
-// To float from a double or a 64-bit integer, rounded once in the given direction.
-template <Rounding ROUND>
-float narrow(double a) {
-    float near = static_cast<float>(a);
-    if (ROUND == Rounding::nearest || a != a || static_cast<double>(near) == a) return near;
-    const bool below = static_cast<double>(near) < a;
-    if (ROUND == Rounding::up && below) return std::nextafterf(near, INFINITY);
-    if (ROUND == Rounding::down && !below) return std::nextafterf(near, -INFINITY);
-    if (ROUND == Rounding::zero && std::fabs(static_cast<double>(near)) > std::fabs(a)) return std::nextafterf(near, 0.0f);
-    return near;
-}
-
 template <class D, Rounding ROUND>
 D to_real(double a) {
     if constexpr (std::is_same_v<D, Half>) return Half{double_to_half(a, ROUND)};
-    else if constexpr (std::is_same_v<D, float>) return a != a ? bits_float(0x7fffffff) : narrow<ROUND>(a);
+    else if constexpr (std::is_same_v<D, float>) return a != a ? bits_float(0x7fffffff) : rounded<ROUND>(a);
     else return a;
 }
 

@@ -56,6 +56,17 @@ void add_arithmetic(Forms& forms, const std::string& type, const std::string& ft
     each<T(T)>(forms, "sqrt.rn" + ftz + type, [](T a) { return canonical(flush<FTZ>(std::sqrt(flush<FTZ>(a)))); });
 }
 
+// .rz, .rm and .rp: the exact result rounded in that direction.
+template <Rounding ROUND, bool FTZ>
+void add_directed(Forms& forms, const std::string& tail) {
+    each<float(float, float)>(forms, "add" + tail, [](float a, float b) { return canonical(flush<FTZ>(rounded_sum<ROUND>(flush<FTZ>(a), flush<FTZ>(b)))); });
+    each<float(float, float)>(forms, "sub" + tail, [](float a, float b) { return canonical(flush<FTZ>(rounded_sum<ROUND>(flush<FTZ>(a), -flush<FTZ>(b)))); });
+    each<float(float, float)>(forms, "mul" + tail, [](float a, float b) { return canonical(flush<FTZ>(rounded<ROUND>(static_cast<double>(flush<FTZ>(a)) * flush<FTZ>(b)))); });
+    each<float(float, float, float)>(forms, "fma" + tail, [](float a, float b, float c) {
+        return canonical(flush<FTZ>(rounded_sum<ROUND>(static_cast<double>(flush<FTZ>(a)) * flush<FTZ>(b), flush<FTZ>(c))));
+    });
+}
+
 template <bool FTZ>
 void add_single(Forms& forms, const std::string& ftz) {
     for (const std::string rn : {"", ".rn"}) {
@@ -89,6 +100,12 @@ void add_floats(Forms& forms) {
     add_arithmetic<float, false>(forms, ".f32", "");
     add_arithmetic<float, true>(forms, ".f32", ".ftz");
     add_arithmetic<double, false>(forms, ".f64", "");
+    add_directed<Rounding::zero, false>(forms, ".rz.f32");
+    add_directed<Rounding::down, false>(forms, ".rm.f32");
+    add_directed<Rounding::up, false>(forms, ".rp.f32");
+    add_directed<Rounding::zero, true>(forms, ".rz.ftz.f32");
+    add_directed<Rounding::down, true>(forms, ".rm.ftz.f32");
+    add_directed<Rounding::up, true>(forms, ".rp.ftz.f32");
     add_single<false>(forms, "");
     add_single<true>(forms, ".ftz");
     each<float(float)>(forms, "tanh.approx.f32", [](float a) { return canonical(static_cast<float>(std::tanh(static_cast<double>(a)))); });

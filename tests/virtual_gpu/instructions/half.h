@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "rounding.h"
+
 namespace vgpu {
 
 constexpr uint16_t HALF_NAN = 0x7fff;
@@ -20,8 +22,6 @@ inline float half_to_float(uint16_t h) {
     if (exponent == 0) return bits_float(sign | float_bits(static_cast<float>(fraction) * 0x1p-24f));
     return bits_float(sign | (exponent + 112) << 23 | fraction << 13);
 }
-
-enum class Rounding : uint8_t { nearest, zero, down, up };
 
 // Rounds once from double. Overflow becomes infinity, or the largest value where the rounding says so.
 inline uint16_t double_to_half(double value, Rounding rounding = Rounding::nearest) {

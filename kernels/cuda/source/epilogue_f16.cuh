@@ -1,0 +1,42 @@
+// What follows the sums of a float16 convolution: bias, activation, residual, bounds in float32, then one rounding.
+//
+// A result that float16 does not hold is an error of its frame: `overflow` of that frame becomes 1 (all writers agree).
+#pragma once
+
+#include "activation.cuh"
+#include "convolution.cuh"
+#include "store.cuh"
+
+constexpr float FIRST_TOO_LARGE = 65520.0f;  // halfway between the largest float16 and the next power of two
+
+// One pixel's OWNED channels; REAL: float32 leaves, the end of the body.
+template <class T, bool REAL_END, class Store>
+__device__ __forceinline__ void finish_f16(const Convolution& p, Sums<Halves, T>& sums, int i, int half, int pixel, int group, int channel) {
+    const int padded = (p.channels + T::BN - 1) / T::BN * T::BN;
+    const float* bias = static_cast<const float*>(p.bias) + group * padded + channel;
+    const int area = p.out_height * p.out_width, frame = pixel / area, within = pixel - frame * area;
+    const int place = group * p.channels + channel;
+    const char* residual = p.residual + static_cast<long long>(frame) * p.residual_frame + within * p.residual_pitch + place * 2;
+    bool fits = true;
+    #pragma unroll
+    for (int c = 0; c < T::OWNED; c += 8) {
+        uint32 other[4] = {0, 0, 0, 0}, words[8];
+        if (p.residual != nullptr) load_words<16>(other, residual + c * 2);
+        #pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            float v = activate(p.activation, sums.at(i, half, c + e) + __ldg(bias + c + e), p.alpha, p.beta);
+            if (p.residual != nullptr) v += half_to_float(other[e / 2], e & 1);
+            v = bound(v, p.low, p.high);
+            words[e] = __float_as_uint(v);
+            fits = fits && fabsf(v) < FIRST_TOO_LARGE;
+        }
+        if constexpr (REAL_END) {
+            Store::template words<32>(p, frame, within, (place + c) * 4, words);
+        } else {
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) words[e] = pack_halves(__uint_as_float(words[2 * e]), __uint_as_float(words[2 * e + 1]));
+            Store::template words<16>(p, frame, within, (place + c) * 2, words);
+        }
+    }
+    if (!REAL_END && !fits) p.overflow[frame] = 1;
+}

@@ -1,0 +1,155 @@
+"""The convolution kernels on the virtual GPU: a pairwise matrix of instances, each on shapes out of a pool, in three
+schedules. INT8 to the bit of the contract, float16 within its bound.
+
+`ORIND_CONVOLUTIONS=all` takes every schedule for every shape; without it each shape is run in one of the three.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import convolution_cases as cases
+import numpy as np
+import pytest
+from convolution_cases import POOL, Bench
+from driver_calls import Cuda
+
+from orind.kernels.cuda.convolution import TILES, Kernel, channel_order, pack
+
+SCHEDULES: Mapping[str, Mapping[str, str]] = {
+    "forward": {"ORDER": "forward", "COPIES": "eager"},
+    "reverse": {"ORDER": "reverse", "COPIES": "deferred"},
+    "random": {"ORDER": "random", "COPIES": "deferred", "SEED": "11"},
+}
+SHAPES = 8
+ALL = os.environ.get("ORIND_CONVOLUTIONS") == "all"
+
+Options = tuple[int, str, str, bool, bool, bool]
+
+
+def options() -> Iterator[Options]:
+    """Every instance that makes sense: tile, type, ending, windowed, split, twice."""
+    for tile, kind, windowed, split, twice in itertools.product(
+        range(len(TILES)), ("s8", "u8", "f16"), (True, False), (False, True), (False, True)
+    ):
+        for ending in ("half", "real") if kind == "f16" else ("plain", "table", "residual", "table_residual", "real"):
+            if not (twice and ending == "real"):
+                yield tile, kind, ending, windowed, split, twice
+
+
+def pairs(instance: Options) -> set[tuple[int, object, int, object]]:
+    return {(i, instance[i], j, instance[j]) for i, j in itertools.combinations(range(len(instance)), 2)}
+
+
+def matrix(wanted: int) -> list[Kernel]:
+    """Instances so that every two values that can meet do, then more, from a seed, up to `wanted`."""
+    draw = random.Random(1)
+    left = list(options())
+    draw.shuffle(left)
+    open_pairs = set().union(*map(pairs, left))
+    chosen: list[Options] = []
+    while open_pairs:
+        best = max(left, key=lambda instance: len(pairs(instance) & open_pairs))
+        open_pairs -= pairs(best)
+        chosen.append(best)
+        left.remove(best)
+    chosen += left[: max(0, wanted - len(chosen))]
+    return [
+        Kernel(TILES[tile], kind, ending, windowed, split, twice)
+        for tile, kind, ending, windowed, split, twice in chosen
+    ]
+
+
+MATRIX = matrix(160)
+
+
+@pytest.fixture(scope="session")
+def benches(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bench]:
+    """A bench of each schedule, on an instance of the virtual GPU of its own, with every check on."""
+    import shutil
+
+    cache = tmp_path_factory.mktemp("cuda")
+    made: dict[str, Bench] = {}
+
+    def bench(schedule: str) -> Bench:
+        if schedule not in made:
+            copy = cache / f"libcuda.{schedule}.so.1"
+            shutil.copy(library / "libcuda.so.1", copy)
+            with pytest.MonkeyPatch.context() as patch:
+                for name, value in SCHEDULES[schedule].items():
+                    patch.setenv(f"VIRTUAL_GPU_{name}", value)
+                cuda = Cuda(copy).initialise()
+            cuda.create_context()
+            made[schedule] = Bench(cuda, cache)
+        return made[schedule]
+
+    return bench
+
+
+def check(bench: Bench, kernel: Kernel, number: int) -> None:
+    shape = POOL[number]
+    given = cases.numbers(shape, kernel, number)
+    found = bench.run(shape, kernel, given, cases.splits_of(shape, kernel))
+    if kernel.type == "f16":
+        assert cases.half_error(shape, kernel, given, found) <= 1, shape
+    else:
+        wrong = np.argwhere(found != cases.answer(shape, kernel, given))
+        assert not len(wrong), f"{len(wrong)} of {found.size} differ, first at {wrong[0]}: {shape}"
+
+
+@pytest.mark.parametrize("kernel", MATRIX, ids=lambda kernel: kernel.name)
+def test_matrix(benches: Callable[[str], Bench], kernel: Kernel) -> None:
+    suited = [i for i, shape in enumerate(POOL) if cases.suits(shape, kernel)]
+    assert len(suited) >= 4
+    for turn, number in enumerate(random.Random(kernel.name).sample(suited, min(SHAPES, len(suited)))):
+        for index, schedule in enumerate(SCHEDULES):
+            if ALL or turn % len(SCHEDULES) == index:
+                check(benches(schedule), kernel, number)
+
+
+def test_the_matrix_holds_every_pair_and_every_shape() -> None:
+    assert len(MATRIX) == 160 and len({kernel.name for kernel in MATRIX}) == 160
+    used: set[int] = set()
+    for kernel in MATRIX:
+        suited = [i for i, shape in enumerate(POOL) if cases.suits(shape, kernel)]
+        used |= set(random.Random(kernel.name).sample(suited, min(SHAPES, len(suited))))
+    assert used == set(range(len(POOL)))
+
+
+def test_an_overflow_of_float16_marks_its_frame(benches: Callable[[str], Bench]) -> None:
+    kernel, shape = Kernel(TILES[2], "f16", "half"), cases.Shape(2, 4, 4, 16, 32)
+    given = cases.numbers(shape, kernel, 3)
+    given.x[1, 2, 2] = 60_000
+    given.weight[1, 1] = 1
+    bench = benches("forward")
+    bench.run(shape, kernel, given)
+    assert bench.overflow == [0, 1]
+
+
+def sums_of_threads(wn: int) -> Sequence[list[int]]:
+    """Channels that each thread of a quad ends with, by the layout of mma's accumulators."""
+    order = channel_order(wn)
+    return [[int(order[8 * j + 2 * t + e]) for j in range(wn // 8) for e in range(2)] for t in range(4)]
+
+
+@pytest.mark.parametrize("wn", [32, 64])
+def test_a_thread_ends_with_contiguous_channels(wn: int) -> None:
+    assert sums_of_threads(wn) == [list(range(t * wn // 4, (t + 1) * wn // 4)) for t in range(4)]
+
+
+def test_packing_refuses_channels_that_do_not_suit_the_tile() -> None:
+    vector = np.zeros(24, np.int32)
+    with pytest.raises(ValueError, match="do not suit tile"):
+        pack(TILES[0], np.zeros((1, 1, 16, 24), np.int8), (vector,), 1, 8, 16, (1, 1))
+
+
+def test_chunks_without_weights_are_left_out() -> None:
+    weight = np.ones((3, 3, 64, 32), np.int8)
+    weight[:, :, 16:48] = 0
+    packed = pack(TILES[2], weight, (np.zeros(32, np.int32),), 1, 10, 64, (1, 1))
+    assert packed.steps == 5  # 9 taps of 2 chunks in steps of 4
+    assert packed.gather[1].tolist() == [48, 0] and packed.gather[2].tolist() == [64, 1]
