@@ -33,14 +33,15 @@ def cache_folder() -> Path:
     return Path.home() / ".cache" / "orind" / "cuda"
 
 
+def options_of(defines: Mapping[str, int | str]) -> tuple[str, ...]:
+    """What the compiler is told, but for the architecture."""
+    return (*OPTIONS, *(f"-D{key}={value}" for key, value in sorted(defines.items())))
+
+
 def compile_source(file: str, defines: Mapping[str, int | str], architecture: str, cache: Path | None = None) -> bytes:
     """`architecture` compute_87 gives PTX, NUL-terminated; sm_87 a cubin. Raises nvrtc.CompileError."""
     compiler = nvrtc.load()
-    options = (
-        *OPTIONS,
-        f"--gpu-architecture={architecture}",
-        *(f"-D{key}={value}" for key, value in sorted(defines.items())),
-    )
+    options = (*options_of(defines), f"--gpu-architecture={architecture}")
     key = hashlib.sha256(repr((compiler.version, options, file, sorted(sources().items()))).encode()).hexdigest()
     folder = cache_folder() if cache is None else cache
     path = folder / f"{key[:32]}.{'cubin' if architecture.startswith('sm_') else 'ptx'}"

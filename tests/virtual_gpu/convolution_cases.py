@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from driver_calls import Cuda
 
-from orind.kernels.cuda import build
+from orind.kernels.cuda import build, nvrtc
 from orind.kernels.cuda.convolution import ACTIVATIONS, Arguments, Kernel, ceil_div, grid, pack, partial_bytes
 
 Array = npt.NDArray[Any]
@@ -236,15 +236,33 @@ def half_error(shape: Shape, kernel: Kernel, given: Numbers, found: Array) -> fl
 ALPHA = np.float32(0.1)
 
 
+Edits = tuple[tuple[str, str, str], ...]
+"""(file, text in it, what stands there instead): a fault planted in the sources."""
+
+
+def compile_edited(kernel: Kernel, edits: Edits) -> bytes:
+    """PTX of a kernel with faults planted. Raises AssertionError where a text to replace is not there exactly once."""
+    texts = dict(build.sources())
+    for file, old, new in edits:
+        assert texts[file].count(old) == 1, f"{file} does not hold this once: {old}"
+        texts[file] = texts[file].replace(old, new)
+    headers = {name: text for name, text in texts.items() if name.endswith(".cuh")}
+    options = (*build.options_of(kernel.defines()), "--gpu-architecture=compute_87")
+    return nvrtc.load().compile(texts[kernel.source], kernel.source, headers, options)
+
+
 class Bench:
     """Launches on one instance of the virtual GPU; modules are loaded once, buffers live as long as a launch."""
 
-    def __init__(self, cuda: Cuda, cache: Path) -> None:
-        self.cuda, self.cache = cuda, cache
+    def __init__(self, cuda: Cuda, cache: Path, guard: int = GUARD) -> None:
+        self.cuda, self.cache, self.guard = cuda, cache, guard
         self.function = functools.cache(self._function)
 
-    def _function(self, kernel: Kernel) -> int:
-        ptx = build.compile_source(kernel.source, kernel.defines(), "compute_87", self.cache)
+    def _function(self, kernel: Kernel, edits: Edits = ()) -> int:
+        if edits:
+            ptx = compile_edited(kernel, edits)
+        else:
+            ptx = build.compile_source(kernel.source, kernel.defines(), "compute_87", self.cache)
         function = self.cuda.function(self.cuda.get("cuModuleLoadData", ctypes.c_char_p(ptx)), kernel.name)
         self.cuda.check("cuFuncSetAttribute", function, 8, kernel.tile.shared_bytes)
         return function
@@ -258,7 +276,7 @@ class Bench:
         self.held.append(address)
         return address + guard
 
-    def run(self, shape: Shape, kernel: Kernel, given: Numbers, splits: int = 1) -> Array:
+    def run(self, shape: Shape, kernel: Kernel, given: Numbers, splits: int = 1, edits: Edits = ()) -> Array:
         """What the kernel writes, in the form of `answer`. Raises AssertionError where it writes anywhere else."""
         self.held: list[int] = []
         tile, (ho, wo) = kernel.tile, shape.out
@@ -275,7 +293,7 @@ class Bench:
         size = np.dtype(kind).itemsize
         blocks = grid(tile, shape.frames * ho * wo, shape.cout, shape.groups, splits)
         arguments = Arguments(
-            x=self.put(x), weight=self.put(packed.weight), gather=self.put(packed.gather), y=self.put(y, GUARD),
+            x=self.put(x), weight=self.put(packed.weight), gather=self.put(packed.gather), y=self.put(y, self.guard),
             bias=self.put(packed.vectors[0]), multiplier=self.put(packed.vectors[1]), residual=self.put(given.residual),
             table=self.put(given.table), height=shape.height, width=shape.width, out_height=ho, out_width=wo,
             pixels=shape.frames * ho * wo, stride_h=shape.stride[0], stride_w=shape.stride[1], pad_top=shape.pads[0],
@@ -293,14 +311,16 @@ class Bench:
         buffer, length = ctypes.create_string_buffer(data, len(data)), ctypes.c_size_t(len(data))
         extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(length), 0)
         sizes = [ctypes.c_uint(n) for n in (*blocks, tile.threads, 1, 1, tile.shared_bytes)]
-        code = self.cuda.library.cuLaunchKernel(ctypes.c_uint64(self.function(kernel)), *sizes, None, None, extra)
+        function = ctypes.c_uint64(self.function(kernel, edits))
+        code = self.cuda.library.cuLaunchKernel(function, *sizes, None, None, extra)
         assert code == 0 and self.cuda.call("cuCtxSynchronize") == 0, self.cuda.last_fault()
         self.overflow = np.frombuffer(self.cuda.read(arguments.overflow, 4 * shape.frames), np.int32).tolist()
-        raw = self.cuda.read(arguments.y - GUARD, y.nbytes + 2 * GUARD)
+        raw = self.cuda.read(arguments.y - self.guard, y.nbytes + 2 * self.guard)
         for address in self.held:
             self.cuda.check("cuMemFree_v2", address)
-        assert raw[:GUARD] == raw[-GUARD:] == b"\x5a" * GUARD
-        found = np.frombuffer(raw[GUARD:-GUARD], kind).reshape(y.shape)
+        ends = raw[: self.guard] + raw[len(raw) - self.guard :]
+        assert ends == b"\x5a" * 2 * self.guard
+        found = np.frombuffer(raw[self.guard : len(raw) - self.guard], kind).reshape(y.shape)
         assert (found[..., wide:] == 0x33).all()
         return found[..., :wide]
 

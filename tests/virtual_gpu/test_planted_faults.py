@@ -1,0 +1,136 @@
+"""Faults planted in the convolution's sources are caught and named, in every schedule; and what the right sources are
+held to: no bank conflict, few sectors, no spilled register."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import convolution_cases as cases
+import pytest
+from convolution_cases import Bench, Edits, Shape
+from driver_calls import Cuda
+
+from orind.kernels.cuda import build
+from orind.kernels.cuda.convolution import TILES, Kernel
+
+Fresh = Callable[..., Cuda]
+SCHEDULES = (
+    {"ORDER": "forward", "COPIES": "eager"},
+    {"ORDER": "reverse", "COPIES": "deferred"},
+    {"ORDER": "random", "COPIES": "eager", "SEED": "5"},
+)
+KERNEL = Kernel(TILES[2])
+SHAPE = Shape(1, 14, 14, 64, 64)
+
+FAULTS: dict[str, tuple[Edits, str]] = {
+    "missing barrier": (
+        (("convolution.cuh", "__syncthreads();  // the stage is there", "// the stage is there"),),
+        "race in shared memory|never written",  # a warp reads before another has written at all, or in between
+    ),
+    "wrong wait count": (
+        (("convolution.cuh", "wait_copies<T::STAGES - 2>();", "wait_copies<T::STAGES - 1>();"),),
+        "cp.async is still writing",
+    ),
+    "a stage too few": (
+        (("convolution.cuh", "fill(step + T::STAGES - 1, writing);", "fill(step + T::STAGES - 1, reading);"),),
+        "race in shared memory",
+    ),
+    "activations past the image": (
+        (("convolution.cuh", "(h) < static_cast<uint32>(p.height)", "(h) <= static_cast<uint32>(p.height)"),),
+        "past the end of allocation",
+    ),
+    "a store outside its tensor": (
+        (("convolution.cuh", "if (pixel < p.pixels) finish", "if (pixel < p.pixels + 1) finish"),),
+        "past the end of allocation",
+    ),
+    "a table that is not filled": (
+        (("convolution_i8.cu", "i < 64; i += T::THREADS", "i < 63; i += T::THREADS"),),
+        "never written",
+    ),
+    "a modifier that the machine does not know": (
+        (("ptx.cuh", "L2::128B [%0], [%1], 16;", "L2::cache_hint [%0], [%1], 16, %1;"),),
+        "cp.async.cg.shared.global.L2::cache_hint",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule["ORDER"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_named(fresh: Fresh, tmp_path: Path, fault: str, schedule: dict[str, str]) -> None:
+    edits, said = FAULTS[fault]
+    kernel = Kernel(TILES[2], ending="table") if "table" in fault else KERNEL
+    cuda = fresh(**schedule)
+    given = cases.numbers(SHAPE, kernel, 1)
+    with pytest.raises(Exception):  # noqa: B017  a refused module and a failed launch end differently; the text is judged
+        Bench(cuda, tmp_path, guard=0).run(SHAPE, kernel, given, edits=edits)
+    assert re.search(said, cuda.last_fault()) and "PTX line" in cuda.last_fault()
+
+
+def counted(cuda: Cuda, cache: Path, shape: Shape, kernel: Kernel, edits: Edits = ()) -> dict[str, int]:
+    given = cases.numbers(shape, kernel, 1)
+    found = Bench(cuda, cache).run(shape, kernel, given, edits=edits)
+    if kernel.type != "f16":
+        assert (found == cases.answer(shape, kernel, given)).all()
+    return dict(cuda.counters()["counters"])
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("kind", ["s8", "f16"])
+def test_no_bank_conflict(fresh: Fresh, tmp_path: Path, tile: object, kind: str) -> None:
+    kernel = Kernel(tile, kind, "plain" if kind == "s8" else "half")  # type: ignore[arg-type]
+    counters = counted(fresh(COUNT="1"), tmp_path, Shape(1, 14, 14, 64, 64), kernel)
+    assert counters["shared_load_wavefronts"] == counters["shared_load_least"] > 0
+    assert counters["shared_store_wavefronts"] == counters["shared_store_least"] > 0
+
+
+def test_a_broken_swizzle_shows_in_the_count(fresh: Fresh, tmp_path: Path) -> None:
+    edits = (("tile.cuh", "return row / (128 / BK) % CHUNKS;", "return 0;"),)
+    counters = counted(fresh(COUNT="1"), tmp_path, SHAPE, KERNEL, edits)
+    assert counters["shared_load_wavefronts"] >= 2 * counters["shared_load_least"]
+
+
+@pytest.mark.parametrize(("channels", "most"), [(16, 2.05), (32, 1.15), (64, 1.15), (128, 1.15)])
+def test_sectors_of_a_store_and_of_the_gather(fresh: Fresh, tmp_path: Path, channels: int, most: float) -> None:
+    # slices: as many channels beside them belong to others
+    shape = Shape(1, 16, 16, channels, channels, x_slack=channels, y_slack=channels)
+    kernel = Kernel(TILES[4 if channels < 64 else 2], windowed=True)
+    if channels < kernel.tile.owned * 4:
+        kernel = Kernel(TILES[4])
+    counters = counted(fresh(COUNT="1"), tmp_path, shape, kernel)
+    least = 16 * 16 * channels / 32
+    assert counters["global_store_sectors"] <= most * least
+    # activations, a warp's request: 32 chunks of 16 bytes, 16 sectors where two lie in one
+    per_request = counters["async_copy_sectors"] / counters["async_copy_requests"]
+    assert per_request <= most * 16
+
+
+def ptxas() -> Path:
+    """NVIDIA's assembler: the wheel's, else a toolkit's."""
+    spec = find_spec("nvidia")
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        if (path := Path(place) / "cuda_nvcc" / "bin" / "ptxas").exists():
+            return path
+    return Path(shutil.which("ptxas") or "ptxas")
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_no_register_is_spilled(tmp_path: Path, tile: object) -> None:
+    for kind, ending in (("s8", "table_residual"), ("s8", "real"), ("u8", "plain"), ("f16", "half")):
+        kernel = Kernel(tile, kind, ending, split=kind == "s8")  # type: ignore[arg-type]
+        source = tmp_path / "kernel.ptx"
+        source.write_bytes(
+            build.compile_source(kernel.source, kernel.defines(), "compute_87", tmp_path / "cache").rstrip(b"\0")
+        )
+        said = subprocess.run(
+            [ptxas(), "-v", "-arch=sm_87", "-o", tmp_path / "kernel.cubin", source],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stderr
+        spills = re.findall(r"(\d+) bytes spill", said)
+        assert spills and set(spills) == {"0"}, f"{kernel.name}: {said}"
