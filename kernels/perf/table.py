@@ -33,7 +33,8 @@ def predict(program: Program, device: Device) -> dict[str, Any]:
             "band": {"l2_bytes_per_clock": [slow.l2_bytes_per_clock, fast.l2_bytes_per_clock],
                      "dram_share": [slow.dram_share, fast.dram_share]},
             "launch_us": _us(device.launch_ns), "us": _us(table.ns), "low_us": _us(table.low_ns),
-            "high_us": _us(table.high_ns), "streams": plan.streams, "makespan_us": _us(plan.makespan_ns), "layers": layers}
+            "high_us": _us(table.high_ns), "streams": plan.streams, "makespan_us": _us(plan.makespan_ns),
+            "layers": layers}
 
 
 def _us(ns: float) -> float:
