@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from ctypes import byref, c_float, c_int, c_uint64, c_void_p
+from random import Random
 from typing import Any
 
 import pytest
@@ -157,6 +158,49 @@ def test_the_order_across_streams_follows_the_schedule(fresh: Fresh) -> None:
     assert order_across_streams(fresh(ORDER="reverse")) == list(range(8))[::-1]
     random = [order_across_streams(fresh(ORDER="random", SEED=str(seed))) for seed in (1, 2, 3)]
     assert len({tuple(order) for order in random}) > 1
+
+
+def chain_lengths(cuda: Cuda, seed: int, capture: bool) -> tuple[list[int], list[int]]:
+    """60 operations in 5 streams: each takes the word of an earlier one and adds 1, an event standing between them.
+
+    Returns the words and what they must be. Captured, all streams start from the first and are joined to it.
+    """
+    random, increment = Random(seed), cuda.function(cuda.module(KERNELS), "increment")
+    streams = [cuda.stream(random.choice([0, NON_BLOCKING])) for _ in range(5)]
+    words, count = cuda.allocate(4 * 61), 60
+    cuda.check("cuMemsetD32_v2", words, 0, 61)
+    want, events, place = [0], [cuda.event()], [0]
+    if capture:
+        cuda.check("cuStreamBeginCapture_v2", streams[0], 2)
+    cuda.check("cuEventRecord", events[0], streams[0])
+    for number in range(1, count + 1):
+        taken, at = random.randrange(number), random.randrange(5)
+        if place[taken] != at or capture:
+            cuda.check("cuStreamWaitEvent", streams[at], events[taken], 0)
+        cuda.check("cuMemcpyDtoDAsync_v2", words + 4 * number, words + 4 * taken, 4, streams[at])
+        cuda.run(increment, words + 4 * number, block=(1, 1, 1), stream=streams[at])
+        events.append(cuda.event())
+        cuda.check("cuEventRecord", events[-1], streams[at])
+        place.append(at)
+        want.append(want[taken] + 1)
+    if capture:
+        for event in events:
+            cuda.check("cuStreamWaitEvent", streams[0], event, 0)
+        graph, executable = c_uint64(), c_uint64()
+        cuda.check("cuStreamEndCapture", streams[0], byref(graph))
+        cuda.check("cuGraphInstantiateWithFlags", byref(executable), graph, 0)
+        cuda.check("cuGraphLaunch", executable, streams[1])
+    cuda.check("cuCtxSynchronize")
+    return cuda.words(words, count + 1), want
+
+
+@pytest.mark.parametrize("capture", [False, True], ids=["streams", "graph"])
+@pytest.mark.parametrize("order", ["forward", "reverse", "random"])
+def test_events_order_what_they_stand_between(fresh: Fresh, order: str, capture: bool) -> None:
+    cuda = fresh(ORDER=order, SEED="11")
+    for seed in range(6):
+        got, want = chain_lengths(cuda, seed, capture)
+        assert got == want, seed
 
 
 def test_two_threads_share_a_context(cuda: Cuda, kernels: Kernels) -> None:
