@@ -81,9 +81,9 @@ def gate_lines(figures: dict[str, Any]) -> list[str]:
     elif "agreement" in figures:
         lines.append(f"  agreement {figures['agreement']:.4f} of pictures")
     if figures.get("false_alarms"):
-        lines.append(f"  false alarms: {figures['false_alarms']} "
-                     f"{'pixels' if 'pixels' in figures else 'anchors'} that FP32 does not count (no limit); KL with "
-                     f"them is within {figures['strict']:.3g} of the limits")
+        what = "pixels" if "pixels" in figures else "anchors"
+        lines.append(f"  false alarms: {figures['false_alarms']} {what} that FP32 does not count (no limit); with them "
+                     f"it is at {figures['strict']:.3g} of the limits")
     if figures.get("overflow"):
         lines.append(f"  overflow: {figures['overflow']}")
     if "error" in figures:
