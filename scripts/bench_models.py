@@ -324,7 +324,9 @@ def _measure(figures: dict[str, Any]) -> str:
     if not figures:
         return ""
     if "kl_mean" in figures:
-        return f"KL {figures['kl_mean']:.4f}" + (f", IoU {figures['iou_mean']:.3f}" if "iou_mean" in figures else "")
+        more = f", IoU {figures['iou_mean']:.3f}" if "iou_mean" in figures else ""
+        more += f", {figures['false_alarms']} false alarms" if "false_alarms" in figures else ""
+        return f"KL {figures['kl_mean']:.4f}{more}"
     return f"SQNR {figures['sqnr_db']:.1f} dB" if "sqnr_db" in figures else "no finite answer"
 
 
@@ -413,7 +415,8 @@ def markdown(rows: Sequence[Row]) -> str:
         "  ratios of models below a few ms are rough.",
         "* Gate: on the held-back quarter of the set, by the spec's task, limits of `docs/models.md`. Crops of one "
         "photograph are alike: the",
-        "  figures say how well the plan keeps the model's answers there, not how good the model is.",
+        "  figures say how well the plan keeps the model's answers there, not how good the model is. A false alarm is "
+        "what FP32 does not find there:", "  an anchor, or a pixel of a map; it is printed, and has no limit.",
         "* Right: answers that are the truth, which is known where pages and lines were turned.", "",
         "Where the distance at an output is large though every layer is exact to its limit, the network itself "
         "magnifies rounding: then ONNX", "Runtime is as far from float64 as ours is.", "", *off, "",
