@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Fresh
-from driver_calls import Cuda
+from driver_calls import Cuda, CudaError
 from driver_ptx import KERNELS
 
 import build
@@ -42,7 +43,7 @@ def test_a_control_line_that_is_not_understood_is_refused(
 ) -> None:
     path = tmp_path / "control"
     path.write_text(f"# a comment\n\n{line}\n")
-    with pytest.raises(Exception, match=f"cuInit: {INVALID_VALUE}"):
+    with pytest.raises(CudaError, match=f"cuInit: {INVALID_VALUE}"):
         fresh(CONTROL=str(path))
     said = capfd.readouterr().err
     assert f"line '{line}'" in said and says in said
@@ -64,10 +65,28 @@ def test_a_control_line_that_is_not_understood_is_refused(
 def test_a_variable_that_is_not_understood_is_refused(
     fresh: Fresh, capfd: pytest.CaptureFixture[str], name: str, value: str, says: str
 ) -> None:
-    with pytest.raises(Exception, match=f"cuInit: {INVALID_VALUE}"):
+    with pytest.raises(CudaError, match=f"cuInit: {INVALID_VALUE}"):
         fresh(**{name: value})
     said = capfd.readouterr().err
     assert f"VIRTUAL_GPU_{name}" in said and says in said
+
+
+def test_the_documentation_lists_every_variable(fresh: Fresh, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CudaError):
+        fresh(NONE="")
+    known = re.findall(r"[A-Z_]{4,}", capfd.readouterr().err.split("it knows VIRTUAL_GPU_")[1])
+    text = (build.ROOT / "docs" / "virtual-gpu.md").read_text()
+    assert re.findall(r"^\| VIRTUAL_GPU_(\w+) \|", text, re.MULTILINE) and known
+    assert set(re.findall(r"^\| VIRTUAL_GPU_(\w+) \|", text, re.MULTILINE)) == set(known)
+
+
+def test_the_examples_of_the_documentation_are_understood(fresh: Fresh, tmp_path: Path) -> None:
+    text = (build.ROOT / "docs" / "virtual-gpu.md").read_text()
+    (block,) = [part for part in text.split("```") if part.lstrip().startswith("illegal_address")]
+    lines = [line for line in block.strip().splitlines() if not line.startswith("device_lost")]
+    assert len(lines) == 9
+    (tmp_path / "control").write_text("".join(line + "\n" for line in lines))
+    fresh(CONTROL=str(tmp_path / "control"))
 
 
 def test_settings_can_be_changed_for_the_launches_to_come(shared: Cuda, capfd: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +102,7 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, HERE)
-from driver_calls import Cuda
+from driver_calls import Cuda, CudaError
 from driver_ptx import KERNELS
 cuda = Cuda(Path(LIBRARY)).initialise()
 cuda.create_context()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import Fresh
-from driver_calls import Address
+from driver_calls import Address, CudaError
 from driver_ptx import KERNELS
 
 INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_CONTEXT, NOT_READY = 1, 2, 100, 201, 600
@@ -155,7 +155,7 @@ def test_a_lost_device_answers_nothing_and_is_not_found_again(plant: Any, fresh:
     planted.lines("device_lost")
     assert planted.cuda.call("cuStreamSynchronize", stream) == UNKNOWN
     assert planted.cuda.call("cuCtxCreate_v2", byref(c_uint64()), 0, 0) == UNKNOWN
-    with pytest.raises(Exception, match=f"cuInit: {NO_DEVICE}"):
+    with pytest.raises(CudaError, match=f"cuInit: {NO_DEVICE}"):
         fresh(CONTROL=str(planted.path))
 
 
