@@ -222,6 +222,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.wheelhouse and not options.wheelhouse.is_dir():
             raise SetupError(f"--wheelhouse {options.wheelhouse} is not a folder; --fill makes one")
+        if not shutil.which(options.python):
+            raise SetupError(f"--python {options.python}: there is no such interpreter")
         sources = Sources(options.wheelhouse and options.wheelhouse.resolve(), options.toolkit)
         if options.fill:
             fill(options.python, options.fill)

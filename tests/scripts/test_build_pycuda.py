@@ -75,11 +75,14 @@ def test_the_build_has_a_home_of_its_own_and_pip_keeps_its_settings(
     assert settings["CUDA_ENABLE_CURAND"] is False
 
 
-def test_the_command_line_refuses_a_folder_that_is_not_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert script.main(["--wheelhouse", str(tmp_path / "nowhere")]) == 1
+def test_the_command_line_refuses_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nowhere = str(tmp_path / "nowhere")
+    assert script.main(["--wheelhouse", nowhere]) == 1
     assert "is not a folder; --fill makes one" in capsys.readouterr().err
+    assert script.main(["--python", nowhere]) == 1
+    assert "there is no such interpreter" in capsys.readouterr().err
+    assert script.main(["--toolkit", nowhere, "--wheel-only"]) == 1
+    assert "name the toolkit's folder" in capsys.readouterr().err
 
 
 def test_nothing_is_done_where_all_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,21 +90,26 @@ def compile_all(sources: Sequence[Path], objects: Path, compiler: str, architect
     identity = compiler_identity(compiler, architecture)
     flags = [flag.replace("-march=native", f"-march={architecture}") for flag in FLAGS]
 
-    def compiled(source: Path) -> Path:
+    def object_of(source: Path) -> Path:
         key = hashlib.sha256("\0".join((identity, compiler, *flags)).encode())
         for path, text in sorted(included(source, {}).items()):
             key.update(path.name.encode() + b"\0" + text)
-        target = objects / f"{source.stem}-{key.hexdigest()[:24]}.o"
-        if target.exists():
-            os.utime(target)
-            return target
+        return objects / f"{source.stem}-{key.hexdigest()[:24]}.o"
+
+    def compiled(source: Path, target: Path) -> None:
         part = target.with_suffix(f".{os.getpid()}.part")
         run([compiler, *flags, "-c", str(source), "-o", str(part)])
         part.replace(target)
-        return target
 
+    targets = [object_of(source) for source in sources]
+    missing = [(source, target) for source, target in zip(sources, targets, strict=True) if not target.exists()]
+    if missing:
+        print(f"== compiling {len(missing)} of {len(sources)} files of the virtual GPU", file=sys.stderr, flush=True)
     with ThreadPoolExecutor(JOBS) as pool:
-        return list(pool.map(compiled, sources))
+        list(pool.map(lambda pair: compiled(*pair), missing))
+    for target in targets:
+        os.utime(target)
+    return targets
 
 
 def build(
