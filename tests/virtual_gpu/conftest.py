@@ -18,10 +18,9 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from driver_calls import Cuda, held  # noqa: E402
-from driver_ptx import KERNELS  # noqa: E402
-
 import build  # noqa: E402  beside this file, which the line above makes importable
+from driver_calls import Cuda, Fresh, held  # noqa: E402
+from driver_ptx import KERNELS  # noqa: E402
 
 sys.path.insert(0, str(HERE.parent.parent / "scripts"))
 
@@ -55,9 +54,6 @@ def pycuda_python() -> str:
     """An interpreter that can import PyCUDA: this one; PyCUDA is built and installed if it is not there."""
     build_pycuda.ensure(sys.executable)
     return sys.executable
-
-
-Fresh = Callable[..., Cuda]
 
 
 @pytest.fixture

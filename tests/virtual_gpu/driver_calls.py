@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_int, c_uint, c_uint64, c_void_p
 from pathlib import Path
@@ -132,6 +132,9 @@ class Cuda:
 
     def last_fault(self) -> str:
         return str(self.library.virtual_gpu_last_fault().decode())
+
+
+Fresh = Callable[..., Cuda]  # the fixture of that name
 
 
 @contextmanager

@@ -10,12 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-from conftest import Fresh
-from driver_calls import Cuda, CudaError
-from driver_ptx import KERNELS
-
 import build
+import pytest
+from driver_calls import Cuda, CudaError, Fresh
+from driver_ptx import KERNELS
 
 INVALID_VALUE = 1
 
@@ -102,7 +100,7 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, HERE)
-from driver_calls import Cuda, CudaError
+from driver_calls import Cuda, CudaError, Fresh
 from driver_ptx import KERNELS
 cuda = Cuda(Path(LIBRARY)).initialise()
 cuda.create_context()

@@ -10,11 +10,9 @@ import threading
 from ctypes import byref, c_char_p, c_int, c_uint64
 from pathlib import Path
 
-import pytest
-from conftest import Fresh
-from driver_calls import Cuda
-
 import build
+import pytest
+from driver_calls import Cuda, Fresh
 
 INVALID_VALUE, NOT_INITIALISED, INVALID_DEVICE, INVALID_CONTEXT = 1, 3, 101, 201
 UNSUPPORTED_LIMIT, CONTEXT_IS_DESTROYED, NOT_SUPPORTED = 215, 709, 801

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Fresh
-from driver_calls import Address, CudaError
+from driver_calls import Address, CudaError, Fresh
 from driver_ptx import KERNELS
 
 INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_CONTEXT, NOT_READY = 1, 2, 100, 201, 600

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 
 import pytest
-from conftest import Fresh
-from driver_calls import Cuda
+from driver_calls import Cuda, Fresh
 from driver_ptx import KERNELS
 
 INVALID_VALUE, ILLEGAL_STATE = 1, 401

@@ -8,8 +8,7 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from pathlib import Path
 
 import pytest
-from conftest import Fresh
-from driver_calls import Address, Cuda, packed
+from driver_calls import Address, Cuda, Fresh, packed
 from driver_ptx import HEADER, KERNELS
 
 INVALID_VALUE, INVALID_IMAGE, NO_BINARY, INVALID_PTX, UNSUPPORTED_VERSION = 1, 200, 209, 218, 222

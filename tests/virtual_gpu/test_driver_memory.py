@@ -9,8 +9,7 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p
 from typing import Any
 
 import pytest
-from conftest import Fresh
-from driver_calls import Cuda
+from driver_calls import Cuda, Fresh
 
 INVALID_VALUE, OUT_OF_MEMORY, NOT_FOUND, ALREADY_REGISTERED, NOT_REGISTERED, NOT_SUPPORTED = 1, 2, 500, 712, 713, 801
 MIB = 1 << 20

@@ -11,8 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from conftest import Fresh
-from driver_calls import Cuda, held
+from driver_calls import Cuda, Fresh, held
 from driver_ptx import KERNELS
 
 INVALID_VALUE, INVALID_HANDLE, NOT_READY, NOT_PERMITTED = 1, 400, 600, 800

@@ -1,0 +1,47 @@
+"""build.py: what makes an object anew, what a broken source says. Compiles a library of two lines, not the whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import build
+import pytest
+
+SOURCE = '#include "{header}"\nextern "C" __attribute__((visibility("default"))) int cuTwo() {{ return NUMBER; }}\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Sources of a library with one function; the stubs of the driver's names are left out."""
+    names = tmp_path / "symbols.txt"
+    names.write_text("cuOne\n")
+    monkeypatch.setattr(build, "SYMBOLS", names)
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "number.h").write_text("constexpr int NUMBER = 2;\n")
+    (sources / "two.cpp").write_text(SOURCE.format(header="number.h"))
+    (sources / "unsupported.cpp").write_text('extern "C" int virtual_gpu_unsupported(const char*) { return 801; }\n')
+    return sources
+
+
+def test_only_what_has_changed_is_compiled(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def compiled() -> str:
+        build.build(tmp_path / "out", [folder])
+        return capfd.readouterr().err.strip()
+
+    assert compiled() == "== compiling 3 of 3 files of the virtual GPU"
+    assert compiled() == ""
+    (folder / "number.h").write_text("constexpr int NUMBER = 3;\n")
+    assert compiled() == "== compiling 1 of 3 files of the virtual GPU", "who includes the header"
+    (folder / "number.h").write_text("constexpr int NUMBER = 2;\n")
+    before = (tmp_path / "out" / "linked").read_text()
+    assert compiled() == "", "the object of before is still there"
+    assert (tmp_path / "out" / "linked").read_text() != before, "but it is linked anew"
+    assert (tmp_path / "out" / "libcuda.so").resolve() == tmp_path / "out" / build.LIBRARY
+
+
+def test_a_broken_source_says_what_the_compiler_said(folder: Path, tmp_path: Path) -> None:
+    (folder / "two.cpp").write_text("int broken(")
+    with pytest.raises(build.BuildError, match=r"two\.cpp:1:12: error"):
+        build.build(tmp_path / "out", [folder])
+    assert not (tmp_path / "out" / build.LIBRARY).exists()
