@@ -423,9 +423,9 @@ def markdown(rows: Sequence[Row]) -> str:
         "On noise (`scripts/bench_models --only text-detection --fp32-only --noise 0`) text detection is beyond the "
         "limit. It is ONNX Runtime's Sigmoid:", "nothing is found, the largest probability is tiny, and its "
         "approximation is off by a part of that, while ours stays at rounding from float64.", "",
-        "`line-segments` ends in a suppression in the graph: a score stays where it equals the largest around it, and "
-        "is 0 elsewhere, so a last bit", "decides whether it is there; and the layers before magnify rounding. Serve it "
-        "in FP32, or cut it off before the suppression.", ""])  # fmt: skip
+        "`line-segments` ends in a suppression in the graph: a score stays where it equals the largest near it, and "
+        "is 0 elsewhere, so a last", "bit decides whether it is there; and the layers before magnify rounding. Serve "
+        "it in FP32, or cut it before the suppression.", ""])  # fmt: skip
 
 
 if __name__ == "__main__":
