@@ -110,8 +110,8 @@ cuda.check("cuCtxSynchronize")
 """
 
 
-def run_script(library: Path, more: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    script = f"HERE, LIBRARY = {str(build.HERE)!r}, {str(library / build.LIBRARY)!r}\n" + SCRIPT + more
+def run_script(library: Path, more: str, before: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    script = f"HERE, LIBRARY = {str(build.HERE)!r}, {str(library / build.LIBRARY)!r}\n" + before + SCRIPT + more
     environment = os.environ | {f"VIRTUAL_GPU_{name}": value for name, value in variables.items()}
     return subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=60
@@ -151,6 +151,12 @@ def test_a_bad_line_while_running_ends_the_process(library: Path, tmp_path: Path
     done = run_script(library, more, CONTROL=str(control))
     assert done.returncode == -6, "SIGABRT"
     assert "line 'explode': unknown action" in done.stderr
+
+
+def test_a_process_that_may_not_reserve_the_addresses_is_told(library: Path) -> None:
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
+    done = run_script(library, "", limit, MEMORY_MIB="8192")
+    assert "cuInit: 2" in done.stderr and "try a smaller VIRTUAL_GPU_MEMORY_MIB" in done.stderr
 
 
 def test_a_process_ends_while_a_kernel_runs(library: Path) -> None:

@@ -85,7 +85,14 @@ CUresult initialise(Driver& state) {
         fprintf(stderr, "virtual GPU: no device: '%s'\n", state.control.lost().c_str());
         return CUDA_ERROR_NO_DEVICE;
     }
-    state.memory = std::make_unique<Memory>(state.configuration.memory_bytes);
+    try {
+        state.memory = std::make_unique<Memory>(state.configuration.memory_bytes);
+    } catch (const std::exception& error) {
+        fprintf(stderr,
+                "virtual GPU: cannot reserve addresses for %llu MiB, try a smaller VIRTUAL_GPU_MEMORY_MIB: %s\n",
+                static_cast<unsigned long long>(state.configuration.memory_bytes >> 20), error.what());
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     state.process = getpid();
     if (state.control.active()) state.executor.when_idle = [&state] { state.look_at_control(); };
     atexit(write_counters_at_exit);
