@@ -28,12 +28,14 @@ def aligned(nbytes: int) -> npt.NDArray[np.uint8]:
 
 
 class Binding:
-    """Views for one program; `constants` are the plan's tensors (read-only)."""
+    """Views for one program; `constants` are the plan's tensors (read-only). `arena`: zeroed bytes of the caller's, as
+    many as the program's arena has; without it the binding makes its own."""
 
-    def __init__(self, program: Program, constants: Mapping[str, Array]) -> None:
+    def __init__(self, program: Program, constants: Mapping[str, Array],
+                 arena: npt.NDArray[np.uint8] | None = None) -> None:
         self.program = program
         self.constants = constants
-        self.arena = aligned(program.arena_bytes)
+        self.arena = aligned(program.arena_bytes) if arena is None else arena
         self.overflows: dict[int, str] = {}       # frame -> first float16 step that overflowed in this run
         self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
         self._frames: dict[tuple[object, ...], Array] = {}

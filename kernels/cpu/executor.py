@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from ..ir.errors import GoldenMismatch, ProgramError
 from ..ir.program import Program, Tensor
@@ -66,9 +67,11 @@ def written_parts(step: Step, tensor: Tensor, view: Array, bytewise: bool = Fals
 class ProgramRunner:
     """A bound program. `input` (N, H, W, C) or (N, ...) is written by the caller before each run."""
 
-    def __init__(self, program: Program, constants: Mapping[str, Array]) -> None:
+    def __init__(self, program: Program, constants: Mapping[str, Array],
+                 arena: npt.NDArray[np.uint8] | None = None) -> None:
+        """`arena`: see Binding."""
         self.program = program
-        self.binding = Binding(program, constants)
+        self.binding = Binding(program, constants, arena)
         self.input: Array = self.binding.all_frames(program.inputs[0])
         self.outputs: list[Array] = [self.binding.all_frames(name) for name in program.outputs]
         self.steps: list[tuple[Step, list[Call]]] = []
@@ -118,6 +121,28 @@ class ProgramRunner:
         return crc
 
 
+def check_golden(program: Program, stored: Mapping[str, Array], batch: int, walk: Iterable[Step],
+                 runner: ProgramRunner) -> None:
+    """Compares every step that `walk` runs, as it stands in the runner's arena, and then the outputs with the plan's
+    golden data. Raises GoldenMismatch naming the first that differs."""
+    sums = stored[f"golden.crc.b{batch}"]
+    for index, step in enumerate(walk):
+        if runner.checksum(step) != int(sums[index]):
+            raise GoldenMismatch(step.name, f"golden check: step '{step.name}' ({type(step).__name__}) gives other "
+                                 "bits than at build time: this executor or machine must not serve")
+    rounded = any(t.dtype in ("float16", "int8") and not t.exact for t in program.tensors.values())
+    tolerance = GOLDEN_TOLERANCE_HALF if rounded else GOLDEN_TOLERANCE
+    for index, (name, got) in enumerate(zip(program.outputs, runner.outputs, strict=True)):
+        want = stored[f"golden.output.{index}"][:batch]
+        if program.tensors[name].exact:
+            same = bool(np.array_equal(got, want))
+        else:
+            with np.errstate(all="ignore"):            # infinities and NaN are not the same as anything
+                same = bool(np.abs(got - want).max() <= tolerance * max(float(np.abs(want).max()), 1e-30))
+        if not same:
+            raise GoldenMismatch(name, f"golden check: output '{name}' differs from the one at build time")
+
+
 class CpuExecutor:
     """The executor named "cpu". `plan` must stay open while this lives."""
 
@@ -149,24 +174,8 @@ class CpuExecutor:
 
     def golden(self) -> None:
         """Runs the golden input. Raises GoldenMismatch naming the first step whose result differs."""
-        stored = self.plan.tensors
-        np.copyto(self.input, stored["golden.input"][:self.batch])
-        sums = stored[f"golden.crc.b{self.batch}"]
-        for index, step in enumerate(self.runner.walk()):
-            if self.runner.checksum(step) != int(sums[index]):
-                raise GoldenMismatch(step.name, f"golden check: step '{step.name}' ({type(step).__name__}) gives other "
-                                     "bits than at build time: this executor or machine must not serve")
-        rounded = any(t.dtype in ("float16", "int8") and not t.exact for t in self.program.tensors.values())
-        tolerance = GOLDEN_TOLERANCE_HALF if rounded else GOLDEN_TOLERANCE
-        for index, (name, got) in enumerate(zip(self.program.outputs, self.runner.outputs, strict=True)):
-            want = stored[f"golden.output.{index}"][:self.batch]
-            if self.program.tensors[name].exact:
-                same = bool(np.array_equal(got, want))
-            else:
-                with np.errstate(all="ignore"):        # infinities and NaN are not the same as anything
-                    same = bool(np.abs(got - want).max() <= tolerance * max(float(np.abs(want).max()), 1e-30))
-            if not same:
-                raise GoldenMismatch(name, f"golden check: output '{name}' differs from the one at build time")
+        np.copyto(self.input, self.plan.tensors["golden.input"][:self.batch])
+        check_golden(self.program, self.plan.tensors, self.batch, self.runner.walk(), self.runner)
 
     def close(self) -> None:
         """Drops every view of the plan, so that its mapping can be closed."""

@@ -157,7 +157,7 @@ def half_numbers(shape: Shape, draw: np.random.Generator) -> Numbers:
         x.astype(np.float16),
         weight.astype(np.float16),
         draw.normal(0, 1, m).astype(np.float32),
-        np.zeros(m, np.float32),
+        np.ones(m, np.float32),
         residual.astype(np.float16),
         np.float32(0),
         np.zeros(1024, np.int8),

@@ -16,7 +16,7 @@ struct Convolution {
     const int2* gather;
     char* y;
     const void* bias;         // [groups][channels padded to BN] int32, or float32 for float16
-    const float* multiplier;  // [groups][channels padded to BN]; int8 only
+    const float* multiplier;  // [groups][channels padded to BN]; 0: a channel that is a pad and stays 0. float16: else 1
     const char* residual;     // like y, or null
     const int8* table;        // 1,024 entries, or null
     void* partial;            // split-K: [splits][tiles of the launch][BM * BN] sums

@@ -14,6 +14,7 @@ template <class T, bool REAL_END, class Store>
 __device__ __forceinline__ void finish_f16(const Convolution& p, Sums<Halves, T>& sums, int i, int half, int pixel, int group, int channel) {
     const int padded = (p.channels + T::BN - 1) / T::BN * T::BN;
     const float* bias = static_cast<const float*>(p.bias) + group * padded + channel;
+    const float* gain = p.multiplier + group * padded + channel;
     const int area = p.out_height * p.out_width, frame = pixel / area, within = pixel - frame * area;
     const int place = group * p.channels + channel;
     const char* residual = p.residual + static_cast<long long>(frame) * p.residual_frame + within * p.residual_pitch + place * 2;
@@ -26,7 +27,7 @@ __device__ __forceinline__ void finish_f16(const Convolution& p, Sums<Halves, T>
         for (int e = 0; e < 8; ++e) {
             float v = activate(p.activation, sums.at(i, half, c + e) + __ldg(bias + c + e), p.alpha, p.beta);
             if (p.residual != nullptr) v += half_to_float(other[e / 2], e & 1);
-            v = bound(v, p.low, p.high);
+            v = __ldg(gain + c + e) == 0.0f ? 0.0f : bound(v, p.low, p.high);
             words[e] = __float_as_uint(v);
             fits = fits && fabsf(v) < FIRST_TOO_LARGE;
         }

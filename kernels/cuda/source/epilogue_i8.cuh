@@ -35,6 +35,7 @@ __device__ __forceinline__ void finish_i8(const Convolution& p, const int8* tabl
             Store::template words<16>(p, frame, within, (place + c) * 4, words);
             continue;
         }
+        const float gain[4] = {m.x, m.y, m.z, m.w};
         uint32 bits[4];
         #pragma unroll
         for (int e = 0; e < 4; ++e) {
@@ -45,6 +46,7 @@ __device__ __forceinline__ void finish_i8(const Convolution& p, const int8* tabl
                 if constexpr ((ENDING & 2) != 0) v[e] = fadd(v[e], fmul(byte_to_float(other[c / 4], e), p.residual_multiplier));
                 bits[e] = round_bits(clamp(v[e], p.low, p.high));
             }
+            if (gain[e] == 0.0f) bits[e] = 0;
         }
         codes[c / 4] = pack_bytes(bits[0], bits[1], bits[2], bits[3]);
     }

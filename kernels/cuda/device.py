@@ -1,0 +1,146 @@
+"""The one door to PyCUDA: a context, memory, modules, streams, graphs.
+
+Called by `executor.py`. The context is popped when `close` is called, whatever happened: PyCUDA ends a process by abort
+that leaves one on its stack. Graphs and their launches go through ctypes on the driver, which PyCUDA does not wrap.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..ir.errors import ProgramError
+from .build import compile_source
+from .convolution import Array, Kernel
+from .nvrtc import CompileError
+
+CAPTURE_THREAD_LOCAL = 1
+
+
+class CudaError(Exception):
+    """A driver call failed; `code` is its CUresult."""
+
+    def __init__(self, function: str, code: int) -> None:
+        super().__init__(f"{function} gave CUDA error {code}")
+        self.code = code
+
+
+class Graph:
+    """An instantiated graph. `launch` runs it on a stream; its memory must outlive it."""
+
+    def __init__(self, device: Device, handle: int) -> None:
+        self._device, self._handle = device, handle
+
+    def launch(self, stream: Any) -> None:
+        self._device.call("cuGraphLaunch", ctypes.c_void_p(self._handle), ctypes.c_void_p(stream.handle))
+
+    def close(self) -> None:
+        self._device.call("cuGraphExecDestroy", ctypes.c_void_p(self._handle))
+
+
+class Device:
+    """The first GPU, its primary context current until `close`. Raises ProgramError where there is none."""
+
+    def __init__(self) -> None:
+        try:
+            import pycuda.driver as driver
+        except ImportError as error:
+            raise ProgramError(f"device cuda needs PyCUDA ({error}): scripts/build_pycuda installs it") from error
+        self.driver = driver
+        try:
+            driver.init()
+            first = driver.Device(0)
+            self._context = first.retain_primary_context()
+        except driver.Error as error:
+            raise ProgramError(f"device cuda: no GPU can be used ({error})") from error
+        self._context.push()
+        self.name = str(first.name())
+        self.sms = int(first.get_attribute(driver.device_attribute.MULTIPROCESSOR_COUNT))
+        self.capability = first.compute_capability()
+        self.stream = driver.Stream()
+        self._library = ctypes.CDLL("libcuda.so.1")
+        self._functions: dict[Kernel, Any] = {}
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """A driver function through ctypes. Raises CudaError."""
+        code = self._library[function](*arguments)
+        if code:
+            raise CudaError(function, code)
+
+    def upload(self, data: Array) -> Any:
+        """A device allocation that holds `data`; freed when the last reference goes."""
+        allocation = self.driver.mem_alloc(max(data.nbytes, 1))
+        if data.nbytes:
+            self.driver.memcpy_htod(allocation, np.ascontiguousarray(data))
+        return allocation
+
+    def zeros(self, nbytes: int) -> Any:
+        allocation = self.driver.mem_alloc(max(nbytes, 1))
+        self.driver.memset_d8(allocation, 0, max(nbytes, 1))
+        return allocation
+
+    def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Zeroed host memory that copies run from and to in the background."""
+        memory = self.driver.pagelocked_empty(max(nbytes, 1), np.uint8)
+        memory.fill(0)
+        return memory  # type: ignore[no-any-return]
+
+    def function(self, kernel: Kernel) -> Any:
+        """The kernel, compiled for this device: its cubin, or PTX where the device takes none (the virtual GPU)."""
+        if kernel not in self._functions:
+            module = self._module(kernel)
+            found = module.get_function(kernel.name)
+            found.set_attribute(self.driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel.tile.shared_bytes)
+            self._functions[kernel] = found
+        return self._functions[kernel]
+
+    def _module(self, kernel: Kernel) -> Any:
+        major, minor = self.capability
+        images = []
+        if "virtual" not in self.name:
+            images.append(f"sm_{major}{minor}")
+        images.append(f"compute_{major}{minor}")
+        for number, architecture in enumerate(images):
+            try:
+                return self.driver.module_from_buffer(compile_source(kernel.source, kernel.defines(), architecture))
+            except CompileError as error:
+                raise ProgramError(f"device cuda: {error}") from error
+            except self.driver.Error as error:
+                if number == len(images) - 1:
+                    raise ProgramError(f"device cuda: {kernel.name} cannot be loaded: {error}") from error
+        raise AssertionError("unreachable: the last image either loads or raises")
+
+    @contextmanager
+    def captured(self, into: list[Graph]) -> Iterator[None]:
+        """What is enqueued on `stream` inside becomes a graph, appended to `into`; nothing runs."""
+        stream = ctypes.c_void_p(self.stream.handle)
+        graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuStreamBeginCapture_v2", stream, CAPTURE_THREAD_LOCAL)
+        try:
+            yield
+        finally:
+            self.call("cuStreamEndCapture", stream, ctypes.byref(graph))
+        self.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
+        self.call("cuGraphDestroy", graph)
+        into.append(Graph(self, int(executable.value or 0)))
+
+    def copy_2d(self, host: npt.NDArray[np.uint8], device: int, shape: Sequence[int], up: bool) -> None:
+        """Enqueues a copy of `height` rows of `width` bytes, `pitch` apart on both sides; (width, height, pitch)."""
+        copy = self.driver.Memcpy2D()
+        (copy.set_src_host if up else copy.set_dst_host)(host)
+        (copy.set_dst_device if up else copy.set_src_device)(device)
+        copy.width_in_bytes, copy.height = shape[0], shape[1]
+        copy.src_pitch = copy.dst_pitch = shape[2]
+        copy(self.stream)
+
+    def close(self) -> None:
+        """What was allocated here must be gone by now: PyCUDA frees nothing in a context that is not current."""
+        self._functions.clear()
+        del self.stream
+        self._context.pop()
+        self._context.detach()

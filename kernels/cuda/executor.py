@@ -1,0 +1,200 @@
+"""The executor named "cuda": convolutions on the GPU, one graph launch a segment; the other steps on the CPU where the
+configuration allows that.
+
+Has the CPU executor's interface. One arena on the device and one, pinned, on the host, with the same offsets;
+residence.py says what is copied between them. Weights are uploaded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ..cpu.executor import Plan, ProgramRunner, check_golden
+from ..ir.errors import ProgramError
+from ..ir.program import Program
+from ..ir.steps import Step
+from ..ir.validate import programs_of
+from .convolution import Arguments, Array
+from .device import Device, Graph
+from .launches import Launch, launch_of
+from .residence import Region, Segment, blocks, segments
+
+
+@dataclass(slots=True)
+class _Bound:
+    """A launch with its addresses, and the allocations that they point to."""
+
+    launch: Launch
+    arguments: Arguments
+    held: list[Any]
+    overflow: Any
+
+
+class CudaExecutor:
+    """One program on one GPU. `plan` must stay open while this lives; executors of a process may share a `device`."""
+
+    def __init__(self, plan: Plan, batch: int = 1, programs: Mapping[int, Program] | None = None, *,
+                 device: Device, cpu_steps: bool) -> None:
+        """Raises ProgramError where the plan has no such batch size, computes in float32, or has steps that no kernel
+        here computes and `cpu_steps` is not given."""
+        programs = programs_of(plan.metadata, plan.tensors) if programs is None else programs
+        if batch not in programs:
+            raise ProgramError(f"the plan holds batch sizes {sorted(programs)}, not {batch}: add it to `batch` in the "
+                               "spec and build again")
+        self.plan, self.batch, self.program, self.device = plan, batch, programs[batch], device
+        launches = {step.name: launch_of(step, self.program, plan.tensors, device.sms) for step in self.program.steps}
+        self.cpu_steps = [step for step in self.program.steps if launches[step.name] is None]
+        self._refuse(cpu_steps)
+        self._host = device.pinned(self.program.arena_bytes)
+        self._arena = device.zeros(self.program.arena_bytes)
+        self.runner = ProgramRunner(self.program, plan.tensors, self._host)
+        self._bound = {name: self._bind(launch) for name, launch in launches.items() if launch is not None}
+        self.segments = segments(self.program, lambda step: step.name in self._bound)
+        self._graphs: list[Graph] = []
+        self._calls = [self._call(segment) for segment in self.segments]
+        self._walked = False
+        self.overflows: dict[int, str] = {}
+
+    def _refuse(self, cpu_steps: bool) -> None:
+        kinds = sorted({type(step).__name__ for step in self.cpu_steps})
+        if len(self.cpu_steps) == len(self.program.steps):
+            raise ProgramError(f"device cuda: no step of this plan has a CUDA kernel ({', '.join(kinds)}): build it "
+                               "with --precision mixed, int8 or fp16, or serve it on the CPU")
+        if self.cpu_steps and not cpu_steps:
+            raise ProgramError(f"device cuda: {len(self.cpu_steps)} of {len(self.program.steps)} steps have no CUDA "
+                               f"kernel yet ({', '.join(kinds)}): `cpu_steps: allow` runs these on the CPU")
+
+    @property
+    def input(self) -> Array:
+        """(N, H, W, C) view into the host's arena, the program's input type; pads stay 0."""
+        return self.runner.input
+
+    def run(self) -> list[Array]:
+        """float32 outputs in ONNX's logical order, first axis N; valid until the next run."""
+        self.runner.binding.overflows.clear()
+        with np.errstate(all="ignore"):
+            for call in self._calls:
+                call()
+        self._note_overflows()
+        return self.runner.outputs
+
+    def golden(self) -> None:
+        """Runs the golden input: the first time step by step, later as it is served. Raises GoldenMismatch."""
+        np.copyto(self.input, self.plan.tensors["golden.input"][: self.batch])
+        if self._walked:
+            self.run()
+            check_golden(self.program, self.plan.tensors, self.batch, (), self.runner)
+            return
+        check_golden(self.program, self.plan.tensors, self.batch, self._walk(), self.runner)
+        self._walked = True
+
+    def close(self) -> None:
+        """Frees what lies on the device, and drops every view of the plan."""
+        for graph in self._graphs:
+            graph.close()
+        self._bound.clear()
+        self._calls.clear()
+        self._arena.free()
+        self.runner = None  # type: ignore[assignment]
+
+    def _bind(self, launch: Launch) -> _Bound:
+        device = self.device
+        held = [device.upload(a) for a in (launch.packed.weight, launch.packed.gather, *launch.packed.vectors)]
+        made = Arguments.from_buffer_copy(launch.arguments)
+        base = int(self._arena)
+        made.x, made.y = base + made.x, base + made.y
+        made.weight, made.gather, made.bias, made.multiplier = (int(a) for a in held)
+        if launch.arguments.residual_pitch:
+            made.residual = base + made.residual
+        if launch.table is not None:
+            held.append(device.upload(launch.table))
+            made.table = int(held[-1])
+        if launch.kernel.split:
+            held += [device.zeros(launch.partial_bytes), device.zeros(launch.blocks[0] * launch.blocks[1] * 4)]
+            made.partial, made.arrived = int(held[-2]), int(held[-1])
+        overflow = None
+        if launch.kernel.type == "f16":
+            overflow = device.zeros(4 * launch.frames)
+            made.overflow = int(overflow)
+        device.function(launch.kernel)
+        return _Bound(launch, made, held, overflow)
+
+    def _enqueue(self, step: Step) -> None:
+        bound = self._bound[step.name]
+        kernel = bound.launch.kernel
+        self.device.function(kernel)(np.frombuffer(bytes(bound.arguments), np.uint8), stream=self.device.stream,
+                                     block=(kernel.tile.threads, 1, 1), grid=bound.launch.blocks,
+                                     shared=kernel.tile.shared_bytes)
+
+    def _move(self, region: Region, up: bool) -> None:
+        for block in blocks(region, self.program):
+            end = block.offset + (block.height - 1) * block.pitch + block.width
+            self.device.copy_2d(self._host[block.offset:end], int(self._arena) + block.offset,
+                                (block.width, block.height, block.pitch), up)
+
+    def _call(self, segment: Segment) -> Callable[[], None]:
+        steps = range(segment.first, segment.end)
+        if not segment.on_device:
+            return partial(_run_all, [call for i in steps for call in self.runner.steps[i][1]])
+        with self.device.captured(self._graphs):
+            for region in segment.uploads:
+                self._move(region, True)
+            for i in steps:
+                self._enqueue(self.program.steps[i])
+            for region in segment.downloads:
+                self._move(region, False)
+        return partial(self._launch, self._graphs[-1])
+
+    def _launch(self, graph: Graph) -> None:
+        graph.launch(self.device.stream)
+        self.device.stream.synchronize()
+
+    def _walk(self) -> Iterator[Step]:
+        """Every step by itself, both arenas alike after each: for the golden check, which names the step."""
+        for index, step in enumerate(self.program.steps):
+            if step.name in self._bound:
+                self._move_all(True)
+                self._enqueue(step)
+                self._move_all(False)
+                self.device.stream.synchronize()
+            else:
+                with np.errstate(all="ignore"):
+                    for call in self.runner.steps[index][1]:
+                        call()
+            yield step
+        self._note_overflows()
+
+    def _move_all(self, up: bool) -> None:
+        size = self.program.arena_bytes
+        self.device.copy_2d(self._host[:size], int(self._arena), (size, 1, size), up)
+
+    def _note_overflows(self) -> None:
+        """Frames without an answer: the first float16 step, on either side, whose result does not fit."""
+        self.overflows = dict(self.runner.binding.overflows)
+        for name, bound in self._bound.items():
+            if bound.overflow is None:
+                continue
+            flags = np.zeros(bound.launch.frames, np.int32)
+            self.device.driver.memcpy_dtoh(flags, bound.overflow)
+            if flags.any():
+                for frame in np.flatnonzero(flags):
+                    self.overflows.setdefault(int(frame), name)
+                self.device.driver.memset_d8(bound.overflow, 0, flags.nbytes)
+
+    def __enter__(self) -> CudaExecutor:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _run_all(calls: list[Callable[[], object]]) -> None:
+    for call in calls:
+        call()

@@ -1,0 +1,150 @@
+"""The CUDA executor, under unmodified PyCUDA on the virtual GPU, beside the CPU's: executor_checks.py, shipped models."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orind.kernels.build import build_plan
+from orind.kernels.cpu.executor import GOLDEN_TOLERANCE_HALF
+from orind.kernels.cuda.residence import Region, blocks, segments
+from orind.kernels.ir.program import Program, Tensor
+from orind.kernels.ir.steps import Copy, MaxPool, Step, Upsample
+from orind.kernels.spec_yaml import read_spec
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import make_parts  # noqa: E402  beside the other scripts, which the line above makes importable
+
+RUNS = 3
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parts")
+    make_parts.write_parts(8, 1, folder)
+    return folder
+
+
+def compared(plan: Path, python: str, library: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [python, str(HERE / "executor_checks.py"), str(plan), str(RUNS)],
+        env=os.environ
+        | {"LD_LIBRARY_PATH": str(library), "ORIND_CACHE": str(plan.parent), "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("model", ["part-inspect", "blazeface-back"])
+@pytest.mark.parametrize("precision", ["int8", "fp16"])
+def test_shipped_models(
+    pycuda_python: str, library: Path, pictures: Path, tmp_path: Path, model: str, precision: str
+) -> None:
+    models = ROOT / "configs" / "models"
+    plan = tmp_path / "model.plan"
+    spec = read_spec(models / f"{model}.yaml")
+    # minmax: no search for better scales, which this test has no use for
+    build_plan(models / f"{model}.onnx", spec, [pictures], plan, precision, method="minmax", accept_loss=True)
+    told = compared(plan, pycuda_python, library)
+    assert "virtual" in told["device"]
+    assert "have no CUDA kernel yet" in told["refused"] and "cpu_steps: allow" in told["refused"]
+    assert [int(batch) for batch in told["batches"]] == list(spec.batch)
+    for figures in told["batches"].values():
+        assert figures["graph_launches"] == figures["runs"] * figures["segments"] > 0
+        assert figures["single_launches"] == 0
+        assert figures["cpu_steps"] < figures["steps"]
+        if precision == "int8":
+            assert figures["same"]
+        else:
+            assert figures["worst"] < GOLDEN_TOLERANCE_HALF  # every layer rounds, in another order of summing
+
+
+def test_a_plan_of_float32_is_refused(pycuda_python: str, library: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "model.plan"
+    build_plan(ROOT / "configs" / "models" / "part-inspect.onnx", None, (), plan, "fp32")
+    code = (
+        "import sys; from pathlib import Path; from orind.kernels.cuda.device import Device\n"
+        "from orind.kernels.cuda.executor import CudaExecutor; from orind.kernels.plan.file import PlanFile\n"
+        "device = Device()\n"
+        "try:\n    CudaExecutor(PlanFile.open_path(Path(sys.argv[1])), device=device, cpu_steps=True)\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+        "device.close()\n"
+    )
+    environment = os.environ | {"LD_LIBRARY_PATH": str(library)}
+    done = subprocess.run(
+        [pycuda_python, "-c", code, plan], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("ProgramError device cuda: no step of this plan has a CUDA kernel")
+    assert "--precision" in done.stdout and done.stderr == ""
+
+
+# residence, which needs no GPU
+
+
+def image(name: str, buffer: str, start: int, span: int, segments: tuple[tuple[int, int], ...] = ()) -> Tensor:
+    return Tensor(
+        name, "int8", "nhwc", (2, 3, span), {"b": 0, "c": 4096}.get(buffer, 8192), 512, pitch=48, start=start,
+        span=span, segments=segments or ((0, span),), buffer=buffer,
+    )  # fmt: skip
+
+
+def pool(name: str, x: str, y: str) -> MaxPool:
+    return MaxPool(name, x, y, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1))
+
+
+def test_parts_of_a_concat_are_copied_from_where_they_were_written() -> None:
+    tensors = {
+        t.name: t
+        for t in (
+            image("x", "x", 0, 16), image("left", "b", 0, 16), image("right", "b", 16, 32),
+            image("both", "b", 0, 48, ((0, 16), (16, 32))), image("y", "c", 0, 48),
+        )
+    }  # fmt: skip
+    steps: tuple[Step, ...] = (
+        pool("host", "x", "left"), Upsample("gpu", "x", "right", (1, 1)), pool("reader", "both", "y"),
+        Upsample("end", "y", "y2", (1, 1)),
+    )  # fmt: skip
+    tensors["y2"] = image("y2", "d", 0, 48)
+    program = Program(2, 16384, ("x",), ("y2",), tensors, steps)
+    cut = segments(program, lambda step: isinstance(step, Upsample))
+    assert [(s.on_device, s.first, s.end) for s in cut] == [(False, 0, 1), (True, 1, 2), (False, 2, 3), (True, 3, 4)]
+    assert cut[1].uploads == [Region("x", 0, 16)]
+    assert cut[1].downloads == [Region("right", 16, 48)]  # the host wrote the left part itself
+    assert cut[3].uploads == [Region("y", 0, 48)] and cut[3].downloads == [Region("y2", 0, 48)]
+    assert [(b.offset, b.width, b.height, b.pitch) for b in blocks(Region("right", 16, 48), program)] == [
+        (16, 32, 6, 48),
+        (512 + 16, 32, 6, 48),
+    ]
+
+
+def test_a_copy_writes_the_segments_of_its_runs_only() -> None:
+    tensors = {
+        t.name: t
+        for t in (image("x", "x", 0, 16), image("both", "b", 0, 48, ((0, 16), (16, 32))), image("y", "c", 0, 48))
+    }
+    steps: tuple[Step, ...] = (
+        Upsample("gpu", "x", "both", (1, 1)),
+        Copy("host", "x", "both", ((0, 16, 16),)),
+        pool("reader", "both", "y"),
+    )
+    program = Program(1, 16384, ("x",), ("y",), tensors, steps)
+    cut = segments(program, lambda step: isinstance(step, Upsample))
+    # the device wrote all of it, the host then a part: all comes to the host before that
+    assert cut[0].downloads == [Region("both", 0, 48)]
+    other = segments(program, lambda step: not isinstance(step, Upsample))
+    assert other[1].uploads == [Region("x", 0, 16), Region("both", 0, 48)] and other[1].downloads == [
+        Region("y", 0, 48)
+    ]
