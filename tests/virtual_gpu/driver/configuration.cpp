@@ -74,7 +74,7 @@ void set_variable(Configuration& configuration, const std::string& name, const s
     else if (key == "COUNT") options.count = choice<bool>(name, value, yes_or_no);
     else if (key == "THREADS") options.threads = static_cast<unsigned>(number(name, value, 1, 256));
     else if (key == "INSTRUCTION_LIMIT") options.instruction_limit = number(name, value, 0, UINT64_MAX);
-    else if (key == "MEMORY_MIB") configuration.memory_bytes = number(name, value, 1, 1 << 20) << 20;
+    else if (key == "MEMORY_MIB") configuration.memory_bytes = number(name, value, 1, 32 << 10) << 20;
     else if (key == "CONTROL") configuration.control_path = value;
     else if (key == "COUNTERS") configuration.counters_path = value;
     else if (key == "DRIVER_VERSION") {

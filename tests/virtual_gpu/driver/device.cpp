@@ -88,9 +88,7 @@ CUresult initialise(Driver& state) {
     try {
         state.memory = std::make_unique<Memory>(state.configuration.memory_bytes);
     } catch (const std::exception& error) {
-        fprintf(stderr,
-                "virtual GPU: cannot reserve addresses for %llu MiB, try a smaller VIRTUAL_GPU_MEMORY_MIB: %s\n",
-                static_cast<unsigned long long>(state.configuration.memory_bytes >> 20), error.what());
+        fprintf(stderr, "%s; is the address space limited (ulimit -v)?\n", error.what());
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     state.process = getpid();
