@@ -1,4 +1,4 @@
-"""The CUDA executor, under unmodified PyCUDA on the virtual GPU, beside the CPU's: executor_checks.py, shipped models."""
+"""The CUDA executor, under unmodified PyCUDA on the virtual GPU, beside the CPU's, on shipped models."""
 
 from __future__ import annotations
 
