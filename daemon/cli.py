@@ -10,6 +10,7 @@ import importlib
 import sys
 
 from ..ipc.exit_codes import Exit, table
+from .blas import prefer_one_thread
 
 COMMANDS = {
     "serve": ("orind.daemon.serve", "run the daemon"),
@@ -29,6 +30,7 @@ COMMANDS = {
 
 def main(arguments: list[str] | None = None) -> int:
     argv = sys.argv[1:] if arguments is None else arguments
+    prefer_one_thread()
     if argv[:1] == ["serve"]:
         # before anything heavy is imported: the default action of SIGUSR2 is death
         from .signals import SignalInbox

@@ -17,15 +17,11 @@ import sys
 from typing import Any
 
 from ..ipc.fd_passing import recv_with_fds, send_with_fds
+from .blas import ONE_THREAD
 from .lifeline import begin_child
 
 ROLES = ("checker", "engine", "decoder", "steward", "http")
-CHILD_ENVIRONMENT = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "PYTHONUNBUFFERED": "1",
-}
+CHILD_ENVIRONMENT = {**ONE_THREAD, "PYTHONUNBUFFERED": "1"}
 END_GRACE_S = 1.0
 
 

@@ -378,3 +378,10 @@ def test_serve_without_what_systemd_needs(
     path.write_text("models: {}")
     assert cli.main(["serve", str(path)]) == 69
     assert "orind serve: the Python module 'systemd' is missing" in capsys.readouterr().err
+
+
+def test_products_take_one_thread_unless_the_caller_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert cli.main([]) == 2
+    assert (os.environ["OPENBLAS_NUM_THREADS"], os.environ["OMP_NUM_THREADS"]) == ("1", "3")
