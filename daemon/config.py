@@ -76,7 +76,10 @@ class Slots(Section):
 
 
 class EngineSection(Section):
-    device: Literal["cpu"] = Field(default="cpu", description="given or refused, never swapped")
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="given or refused, never swapped")
+    cpu_steps: Literal["refuse", "allow"] = Field(
+        default="refuse", description="device cuda: steps of a plan without a CUDA kernel may run on the CPU"
+    )
     queue_depth: int = Field(
         default=2,
         ge=1,
@@ -202,6 +205,8 @@ class Config(Section):
                 f"engine.heartbeat_missed_ms: {engine.heartbeat_missed_ms:g} must be above "
                 f"engine.heartbeat_ms = {engine.heartbeat_ms:g}"
             )
+        if engine.cpu_steps == "allow" and engine.device != "cuda":
+            found.append(f"engine.cpu_steps: allow is for engine.device = cuda, which is {engine.device}")
         tightest = min(c.deadline_ms for c in self.cameras.values())
         batching = self.batching
         if batching.mode == "window" and batching.max_size > 1 and batching.window_ms >= tightest:

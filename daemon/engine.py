@@ -18,6 +18,7 @@ from ..ipc import engine_messages as messages
 from ..ipc.channel import Channel
 from ..ipc.results import ResultArea
 from ..ipc.slots import SlotReader
+from ..kernels.devices import open_device
 from .engine_loop import EngineLoop
 from .lifeline import begin_child
 
@@ -34,14 +35,18 @@ def main() -> int:
         slots = SlotReader(slots_fd, *start["slots"])
         areas, frames, rows_max, row_width = start["results"]
         results = ResultArea(areas, frames, rows_max, row_width, results_fd)
-        loop = EngineLoop.open(channel, slots, results, plan_fds, start["device"], start["heartbeat_ms"])
+        device = open_device(start["device"], start["cpu_steps"])
+        loop = EngineLoop.open(channel, slots, results, plan_fds, device, start["heartbeat_ms"])
     except Exception as error:  # noqa: BLE001 whatever keeps it from starting must reach main in words
         channel.send(messages.pack_fault(time.monotonic_ns(), f"cannot start: {error}"))
         return 1
     gc.collect()
     gc.freeze()
     gc.disable()
-    return loop.run()
+    code = loop.run()
+    if code == 0:
+        device.close()
+    return code
 
 
 if __name__ == "__main__":

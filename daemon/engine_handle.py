@@ -214,7 +214,8 @@ class Launcher:
         handle = EngineHandle(epoch, channel, fault_read, results, engine.device, engine.queue_depth)
         slots_fd, results_fd = self._ring.readonly_fd(), results.writable_fd()
         start = {
-            "epoch": epoch, "device": engine.device, "heartbeat_ms": engine.heartbeat_ms, "cpus": engine.cpus,
+            "epoch": epoch, "device": engine.device, "cpu_steps": engine.cpu_steps == "allow",
+            "heartbeat_ms": engine.heartbeat_ms, "cpus": engine.cpus,
             "slots": [self._ring.count, self._ring.size],
             "results": [engine.queue_depth, layout.frames, layout.rows_max, layout.row_width],
         }  # fmt: skip

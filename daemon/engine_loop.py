@@ -19,7 +19,8 @@ from ..ipc.channel import Channel
 from ..ipc.message_text import Kind
 from ..ipc.results import ResultArea
 from ..ipc.slots import SlotReader
-from ..kernels.ir.errors import GoldenMismatch
+from ..kernels.devices import Device
+from ..kernels.ir.errors import DeviceFault, GoldenMismatch
 from ..kernels.model import FrameFault, Interface, Model
 from ..kernels.picture import Picture
 
@@ -57,14 +58,24 @@ class EngineLoop:
         slots: SlotReader,
         results: ResultArea,
         plan_fds: Sequence[int],
-        device: str,
+        device: Device,
         heartbeat_ms: float,
     ) -> EngineLoop:
         """Map the plans and open them on the device."""
         return cls(channel, slots, results, [Model.open_fd(fd, device) for fd in plan_fds], heartbeat_ms)
 
     def run(self) -> int:
-        """Check, say READY, serve until STOP or until main is gone. Returns the process's exit code."""
+        """Check, say READY, serve until STOP or until main is gone. Returns the process's exit code.
+
+        A device that has failed is the engine's last word: main hears of it at once, the standby takes over.
+        """
+        try:
+            return self._run()
+        except DeviceFault as error:
+            self._channel.send(messages.pack_fault(time.monotonic_ns(), str(error)))
+            return 1
+
+    def _run(self) -> int:
         try:
             self._check_all()
         except GoldenMismatch as error:

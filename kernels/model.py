@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .cpu.executor import CpuExecutor
+from .devices import Device
 from .ir.program import Program, Tensor
 from .ir.validate import programs_of
 from .picture import Picture, PictureError
@@ -24,8 +24,6 @@ from .pre.decoder import Decoder, NonFinite, make_decoder
 from .pre.geometry import Mapping
 from .pre.preprocess import Preprocessor, input_table
 from .spec import TENSOR_TASKS, ModelSpec
-
-DEVICES = {"cpu": CpuExecutor}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +72,12 @@ def _interface(program: Program, spec: ModelSpec, decoder: Decoder | None) -> In
 class Model:
     """One plan on one device."""
 
-    def __init__(self, plan: PlanFile, device: str) -> None:
-        """Raises PlanError, SpecError, ProgramError, or KeyError for a device that this build does not have."""
+    def __init__(self, plan: PlanFile, device: Device) -> None:
+        """Raises PlanError, SpecError, ProgramError (also where the device cannot run a program)."""
         self._plan = plan
         self.spec = ModelSpec.from_json(plan.metadata["spec"])
         programs = programs_of(plan.metadata, plan.tensors)
-        self._executors = {n: DEVICES[device](plan, n, programs) for n in sorted(programs)}
+        self._executors = {n: device.executor(plan, n, programs) for n in sorted(programs)}
         program = next(iter(programs.values()))
         self._decoder = _decoder(program, self.spec)
         self.interface = _interface(program, self.spec, self._decoder)
@@ -92,7 +90,7 @@ class Model:
         self.executed_ns = 0
 
     @classmethod
-    def open_fd(cls, fd: int, device: str) -> Model:
+    def open_fd(cls, fd: int, device: Device) -> Model:
         return cls(PlanFile.open_fd(fd), device)
 
     @property

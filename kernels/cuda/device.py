@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..ir.errors import ProgramError
+from ..ir.errors import DeviceFault, ProgramError
 from .build import compile_source
 from .convolution import Array, Kernel
 from .nvrtc import CompileError
@@ -23,11 +23,7 @@ CAPTURE_THREAD_LOCAL = 1
 
 
 class CudaError(Exception):
-    """A driver call failed; `code` is its CUresult."""
-
-    def __init__(self, function: str, code: int) -> None:
-        super().__init__(f"{function} gave CUDA error {code}")
-        self.code = code
+    """A driver function called through ctypes failed."""
 
 
 class Graph:
@@ -50,7 +46,8 @@ class Device:
         try:
             import pycuda.driver as driver
         except ImportError as error:
-            raise ProgramError(f"device cuda needs PyCUDA ({error}): scripts/build_pycuda installs it") from error
+            raise ProgramError(f"device cuda: PyCUDA cannot be imported ({error}); scripts/build_pycuda installs it, a "
+                               "driver brings libcuda.so.1") from error
         self.driver = driver
         try:
             driver.init()
@@ -70,7 +67,17 @@ class Device:
         """A driver function through ctypes. Raises CudaError."""
         code = self._library[function](*arguments)
         if code:
-            raise CudaError(function, code)
+            name = ctypes.c_char_p()
+            self._library.cuGetErrorName(code, ctypes.byref(name))
+            raise CudaError(f"{function} failed: {(name.value or b'').decode()} ({code})")
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """A failure of the driver inside becomes DeviceFault."""
+        try:
+            yield
+        except (CudaError, self.driver.Error) as error:
+            raise DeviceFault(f"GPU fault: {error}") from error
 
     def upload(self, data: Array) -> Any:
         """A device allocation that holds `data`; freed when the last reference goes."""

@@ -76,22 +76,24 @@ class CudaExecutor:
         return self.runner.input
 
     def run(self) -> list[Array]:
-        """float32 outputs in ONNX's logical order, first axis N; valid until the next run."""
+        """float32 outputs in ONNX's logical order, first axis N; valid until the next run. Raises DeviceFault."""
         self.runner.binding.overflows.clear()
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), self.device.watched():
             for call in self._calls:
                 call()
-        self._note_overflows()
+            self._note_overflows()
         return self.runner.outputs
 
     def golden(self) -> None:
-        """Runs the golden input: the first time step by step, later as it is served. Raises GoldenMismatch."""
+        """Runs the golden input: the first time step by step, later as it is served. Raises GoldenMismatch or
+        DeviceFault."""
         np.copyto(self.input, self.plan.tensors["golden.input"][: self.batch])
         if self._walked:
             self.run()
             check_golden(self.program, self.plan.tensors, self.batch, (), self.runner)
             return
-        check_golden(self.program, self.plan.tensors, self.batch, self._walk(), self.runner)
+        with self.device.watched():
+            check_golden(self.program, self.plan.tensors, self.batch, self._walk(), self.runner)
         self._walked = True
 
     def close(self) -> None:

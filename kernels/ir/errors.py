@@ -24,6 +24,10 @@ class GoldenMismatch(RuntimeError):
         self.step = step
 
 
+class DeviceFault(RuntimeError):
+    """The device has failed: nothing that it does afterwards can be believed, its process must end."""
+
+
 class MemoryFault(RuntimeError):
     """A step reads or writes bytes that are not its own at that moment: the offsets or an executor are wrong.
     """

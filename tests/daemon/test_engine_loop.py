@@ -213,7 +213,7 @@ def test_a_real_plan_is_served_by_descriptor(bench: Bench, identity_plan: Path) 
 
 def start_text(bench: Bench, **changes: object) -> str:
     return json.dumps(
-        {"epoch": 1, "device": "cpu", "heartbeat_ms": NEVER_MS, "cpus": [], "slots": [4, 16_384],
+        {"epoch": 1, "device": "cpu", "cpu_steps": False, "heartbeat_ms": NEVER_MS, "cpus": [], "slots": [4, 16_384],
          "results": [2, 4, 24, 1], **changes}
     )  # fmt: skip
 

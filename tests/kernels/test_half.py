@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from orind.kernels.build import build_plan
 from orind.kernels.cpu.executor import ProgramRunner
+from orind.kernels.devices import CpuDevice
 from orind.kernels.ir import steps as s
 from orind.kernels.ir.errors import UnsupportedModel
 from orind.kernels.ir.program import program_from_json
@@ -248,7 +249,7 @@ def test_a_served_frame_that_overflows_is_a_fault_and_the_program_is_parsed_once
     parsed = []
     monkeypatch.setattr("orind.kernels.model.programs_of", lambda m, t: parsed.append(m) or programs_of(m, t))
     monkeypatch.setattr("orind.kernels.cpu.executor.programs_of", lambda m, t: parsed.append(m))
-    model = Model(PlanFile.open_path(out), "cpu")
+    model = Model(PlanFile.open_path(out), CpuDevice())
     try:
         assert len(parsed) == 1 and model.batch_sizes == (1, 2)
         frames = [np.full((4, 4, 2), value, dtype=np.float32) for value in (0.1, 2.0)]
