@@ -73,8 +73,8 @@ def _taps(step: ConvI8 | ConvF32, at: Binding, x: Array, weight: Floats, sums: F
         taps = np.lib.stride_tricks.as_strided(
             plane[:, s * dx // sx:], (*image.shape[:2], kh, count, image.shape[2]),
             (sy * line, pixels * pixel, dy * line, every * dx // sx * pixel, item))
-        wide = at.fact(f"{step.name}:taps {s} {pixels} {channels}",
-                       lambda s=s: np.tile(weight[:, s::every, :channels], (1, 1, pixels)))  # type: ignore[misc]
+        wide = at.weight(step.weight, f"taps from {s} by {every}, {pixels} times {channels}",
+                         lambda _, s=s: np.tile(weight[:, s::every, :channels], (1, 1, pixels)))  # type: ignore[misc]
         target = image if s == 0 else at.scratch("product", image.shape)
         calls += [*fill, partial(np.einsum, "ybrsx,rsx->ybx", taps, wide, out=target)]
         if s:

@@ -51,7 +51,7 @@ def finish_i8(step: ConvI8, at: Binding, sums: Floats, y: Array, first: int, end
     if step.table:
         table = at.constant(step.table)
         calls += _index(wide, _reach(step, at), index := at.scratch("index", wide.shape, np.int64))
-        entries = at.fact(f"{step.name}:entries", partial(_unrolled, table, _reach(step, at)))
+        entries = at.fact(f"{step.table} of {step.weight}:entries", partial(_unrolled, table, _reach(step, at)))
         if not step.residual:
             straight = target.flags.c_contiguous
             codes = target.reshape(wide.shape) if straight else at.scratch("codes", wide.shape, np.int8)
@@ -59,7 +59,7 @@ def finish_i8(step: ConvI8, at: Binding, sums: Floats, y: Array, first: int, end
             if not straight:
                 calls.append(partial(np.copyto, target, codes.reshape(target.shape)))
             return [*calls, *clear_pads(at, step.y, target, bool(table[512]))]
-        real = at.fact(f"{step.name}:real entries", partial(entries.astype, np.float32))
+        real = at.fact(f"{step.table} of {step.weight}:real entries", partial(entries.astype, np.float32))
         calls.append(partial(np.take, real, index, out=wide, mode="wrap"))
     if step.residual:
         other = at.view(step.residual, frame)[first:end]
@@ -82,7 +82,7 @@ def _reach(step: ConvI8, at: Binding) -> int:
         sums = np.abs(weight.astype(np.int64)).reshape(-1, weight.shape[-1]).sum(0) * 255
         largest = (sums + np.abs(at.constant(step.bias).astype(np.int64))) * at.constant(step.multiplier).astype(float)
         return int(min(np.ceil(largest.max() * 1.001) + 1, LONGEST))
-    return at.fact(f"{step.name}:reach", partial(bound, at.constant(step.weight)))
+    return at.fact(f"{step.weight}:reach", partial(bound, at.constant(step.weight)))
 
 
 def _index(v: Floats, reach: int, index: Array) -> list[Call]:

@@ -57,7 +57,12 @@ class Context:
         self.dtypes[name] = dtype
 
     def add(self, node: Node, what: str, value: Array) -> str:
-        name = f"{node.name}/{what}"
+        """A constant of our own behind a node's name; returns its name, which nothing else has."""
+        wanted = name = f"{node.name}/{what}"
+        count = 1
+        while name in self.shapes:
+            count += 1
+            name = f"{wanted} {count}"
         self.keep(name, value)
         return name
 

@@ -1,21 +1,25 @@
-"""An ONNX file under other input shapes, for whoever runs the file itself. Caller: `verify.py`, for ONNX Runtime."""
+"""An ONNX model under other input shapes, for whoever runs the model itself.
+
+Callers, each for ONNX Runtime: `verify_model.py`, and scripts/model_figures.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import onnx
 
 
-def with_shapes(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> bytes:
-    """The model, its external data inside, with these input shapes; the shapes that it gives its outputs are left out,
-    since they belong to others."""
-    model = onnx.load(str(path))
-    for value in model.graph.input:
+def with_shapes(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
+    """A copy with these input shapes by name; the shapes that it gives its outputs are left out: they belong to others.
+
+    The importer has refused names that are no inputs, and shapes of another rank.
+    """
+    shaped = onnx.ModelProto()
+    shaped.CopyFrom(model)
+    for value in shaped.graph.input:
         for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
             dim.dim_value = size
-    for value in model.graph.output:
+    for value in shaped.graph.output:
         value.type.tensor_type.ClearField("shape")
-    data: bytes = model.SerializeToString()
-    return data
+    return shaped

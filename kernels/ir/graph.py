@@ -1,12 +1,13 @@
 """What an ONNX model means, as an immutable graph: importer makes it, passes turn it into another, lowering reads it.
 
 Tensors keep ONNX's logical shapes (N, C, H, W); nothing here knows of memory. Invariants, checked on construction:
-nodes are in topological order, every tensor has one producer, every input is known.
+nodes are in topological order and have names of their own, every tensor has one producer, every input is known. A
+rewritten graph takes no constant in the place of another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -21,6 +22,12 @@ Array = npt.NDArray[Any]
 
 MAC_OPS = frozenset({"Conv"})
 """Multiply-accumulates after `dense_as_convolution`: Gemm and MatMul by a constant have become Conv."""
+
+
+
+def same_value(a: Array, b: Array) -> bool:
+    """Whether two constants are of one type and shape, and equal in every number (NaN equals itself)."""
+    return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,12 @@ class Graph:
         object.__setattr__(self, "constants", MappingProxyType(dict(self.constants)))
         object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))
         known = {i.name for i in self.inputs} | set(self.constants)
+        names: set[str] = set()
         for node in self.nodes:
+            if node.name in names:
+                raise ModelError(f"{self.file}: two nodes are called '{node.name}'; give every node a name of its own "
+                                 "and export the model again")
+            names.add(node.name)
             for name in node.inputs:
                 if name and name not in known:
                     raise ModelError(f"{self.file}: node '{node.name}' ({node.op}) reads '{name}', which nothing "
@@ -96,6 +108,20 @@ class Graph:
                     found.setdefault(name, []).append(node)
         return {name: tuple(nodes) for name, nodes in found.items()}
 
+    def free_name(self, wanted: str, taken: Container[str] = ()) -> str:
+        """`wanted`, with a number behind it where a node, tensor or constant, or one of `taken`, is called so."""
+        name, count = wanted, 1
+        while name in self._names or name in taken:
+            count += 1
+            name = f"{wanted} {count}"
+        return name
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        made = (name for node in self.nodes for name in node.outputs)
+        return frozenset((*self.constants, *self.tensors, *(i.name for i in self.inputs), *made,
+                          *(node.name for node in self.nodes)))
+
     def shape(self, name: str) -> tuple[int, ...]:
         if name in self.constants:
             return tuple(self.constants[name].shape)
@@ -120,7 +146,14 @@ class Graph:
     def rebuilt(self, nodes: Iterable[Node], *, constants: Mapping[str, Array] | None = None,
                 tensors: Iterable[TensorInfo] = (), inputs: tuple[TensorInfo, ...] | None = None,
                 input_layout: str | None = None) -> Graph:
-        """A new graph with these nodes; `constants` and `tensors` are added to the known ones."""
+        """A new graph with these nodes; `constants` and `tensors` are added to the known ones.
+
+        Raises ModelError where one of `constants` has the name of another value: it would change what others read.
+        """
+        for name, value in (constants or {}).items():
+            if not same_value(self.constants.get(name, value), value):
+                raise ModelError(f"{self.file}: a pass makes the constant '{name}', which is the name of another one; "
+                                 "give it another name and export the model again")
         return Graph(self.file, self.inputs if inputs is None else inputs, self.outputs, tuple(nodes),
                      {**self.constants, **(constants or {})}, {**self.tensors, **{t.name: t for t in tensors}},
                      self.input_layout if input_layout is None else input_layout)

@@ -1,8 +1,9 @@
 """Pass: a graph input in NHWC followed by a Transpose to NCHW becomes an NCHW input (programs are NHWC anyway).
 
 Caller: `pipeline.py`. Arithmetic with constants may stand before the Transpose (TensorFlow's exporters normalise in the
-graph): it is done in NCHW then. `Graph.input_layout` remembers how the ONNX file orders its input, for those who feed
-the ONNX model itself (`verify --onnx`).
+graph): it is done in NCHW then, unless a constant widens the input, whose shape is what users give.
+`Graph.input_layout` remembers how the ONNX file orders its input, for those who feed the ONNX model itself
+(`verify --onnx`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def absorb_input_transpose(graph: Graph) -> Graph:
         node = readers[0]
         if node.op == "Transpose":
             break
-        if node.op not in BEFORE or any(_turned(graph, i) is None for i in node.inputs if i and i != name):
+        if node.op not in BEFORE or graph.shape(node.output) != source.shape \
+                or any(_turned(graph, i) is None for i in node.inputs if i and i != name):
             return graph
         chain.append(node)
         name = node.output
@@ -56,7 +58,7 @@ def _moved(node: Node, graph: Graph, constants: dict[str, Array]) -> Node:
     for i in node.inputs:
         value = _turned(graph, i) if i else None
         if value is not None and value.size > 1:
-            constants[f"{node.name}/{i} as NCHW"] = value
-            i = f"{node.name}/{i} as NCHW"
+            i = graph.free_name(f"{node.name}/{i} as NCHW", constants)
+            constants[i] = value
         inputs.append(i)
     return replace(node, inputs=tuple(inputs))

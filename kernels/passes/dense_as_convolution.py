@@ -6,21 +6,15 @@ activation behind a Reshape is moved in front of it, so that a chain of dense la
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..ir.elementwise import ACTIVATIONS
 from ..ir.graph import Array, Graph, Node, TensorInfo
+from .grids import grids
 
 FLATTENING = frozenset({"Flatten", "Reshape", "Squeeze"})
 MOVED = frozenset(ACTIVATIONS) | {"Clip", "Identity", "Dropout"}
 PLAIN = {"group": 1, "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
-
-
-def grids(node: Node) -> dict[str, Any]:
-    """What a node knows of its weights' codes in the file (`importer/quantised.py`)."""
-    return {key: node.attrs[key] for key in ("weight_grid", "bias_grid", "bias_codes") if key in node.attrs}
 
 
 class _Rewriter:
@@ -30,15 +24,26 @@ class _Rewriter:
         self.tensors: dict[str, TensorInfo] = dict(graph.tensors)
         self.constants: dict[str, Array] = {}
         self.nodes: list[Node] = []
+        self.made: set[str] = set()
+
+    def free(self, wanted: str) -> str:
+        name = self.graph.free_name(wanted, self.made)
+        self.made.add(name)
+        return name
+
+    def constant(self, wanted: str, value: Array) -> str:
+        name = self.free(wanted)
+        self.constants[name] = value
+        return name
 
     def flatten(self, node: Node, image: str) -> None:
         """`node.output` as a Reshape of `image`."""
-        shape = f"{node.name}/shape"
-        self.constants[shape] = np.array(self.tensors[node.output].shape, dtype=np.int64)
-        self.nodes.append(Node(f"{node.name}/flatten", "Reshape", (image, shape), node.outputs))
+        shape = self.constant(f"{node.name}/shape", np.array(self.tensors[node.output].shape, dtype=np.int64))
+        self.nodes.append(Node(self.free(f"{node.name}/flatten"), "Reshape", (image, shape), node.outputs))
         self.images[node.output] = image
 
-    def image(self, name: str, shape: tuple[int, ...]) -> str:
+    def image(self, wanted: str, shape: tuple[int, ...]) -> str:
+        name = self.free(wanted)
         self.tensors[name] = TensorInfo(name, shape)
         return name
 
@@ -46,16 +51,15 @@ class _Rewriter:
         """`weight` is (M, K)."""
         source = self.images.get(node.inputs[0])
         if source is None:
-            shape = f"{node.name}/image"
             source = self.image(f"{node.inputs[0]}/image:{node.name}", (1, weight.shape[1], 1, 1))
-            self.constants[shape] = np.array((1, weight.shape[1], 1, 1), dtype=np.int64)
-            self.nodes.append(Node(f"{node.name}/unflatten", "Reshape", (node.inputs[0], shape), (source,)))
+            shape = self.constant(f"{node.name}/image", np.array((1, weight.shape[1], 1, 1), dtype=np.int64))
+            self.nodes.append(Node(self.free(f"{node.name}/unflatten"), "Reshape", (node.inputs[0], shape), (source,)))
         _, channels, height, width = self.tensors[source].shape
-        self.constants[f"{node.name}/weight"] = weight.reshape(-1, channels, height, width).astype(np.float32)
-        inputs = [source, f"{node.name}/weight"]
+        inputs = [source, self.constant(f"{node.name}/weight",
+                                        weight.reshape(-1, channels, height, width).astype(np.float32))]
         if bias is not None:
-            self.constants[f"{node.name}/bias"] = np.broadcast_to(bias.reshape(-1), (len(weight),)).astype(np.float32)
-            inputs.append(f"{node.name}/bias")
+            each = np.broadcast_to(bias.reshape(-1), (len(weight),)).astype(np.float32)
+            inputs.append(self.constant(f"{node.name}/bias", each))
         y = self.image(f"{node.output}/image", (1, len(weight), 1, 1))
         self.nodes.append(Node(node.name, "Conv", tuple(inputs), (y,),
                                {**PLAIN, "kernel_shape": (height, width), **grids(node)}))

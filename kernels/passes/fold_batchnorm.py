@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..ir.graph import Array, Graph, Node
-from .fold_scales import scaled_grid
+from .grids import scaled_grid
 
 
 def fold_batchnorm(graph: Graph, into_weights: bool = True) -> Graph:
@@ -40,7 +40,8 @@ def fold_batchnorm(graph: Graph, into_weights: bool = True) -> Graph:
             name, source = node.name, node.inputs[0]
             attrs = {"group": len(gain), "kernel_shape": (1, 1), "strides": (1, 1), "pads": (0, 0, 0, 0),
                      "dilations": (1, 1)}
-        constants[f"{name}/weight+bn"] = weight.astype(np.float32)
-        constants[f"{name}/bias+bn"] = (shift + (bias - mean) * gain).astype(np.float32)
-        nodes[node.name] = Node(name, "Conv", (source, f"{name}/weight+bn", f"{name}/bias+bn"), node.outputs, attrs)
+        made = [graph.free_name(f"{name}/{what}+bn", constants) for what in ("weight", "bias")]
+        constants[made[0]] = weight.astype(np.float32)
+        constants[made[1]] = (shift + (bias - mean) * gain).astype(np.float32)
+        nodes[node.name] = Node(name, "Conv", (source, *made), node.outputs, attrs)
     return graph.rebuilt(nodes.values(), constants=constants)

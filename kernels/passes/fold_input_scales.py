@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from ..ir.graph import Array, Graph, Node
-from .fold_scales import Doubles, per_channel, scaled_grid
+from .fold_scales import Doubles, per_channel
+from .grids import scaled_grid
 
 LARGEST_RATIO = 4.0
 
@@ -47,7 +48,7 @@ def fold_input_scales(graph: Graph) -> Graph:
                 source_name, factors = gone[source_name]
                 gain = gain * factors
             side = gain.reshape(groups, weight.shape[1]).repeat(len(weight) // groups, 0)
-            name = f"{node.name}/weight*factor"
+            name = graph.free_name(f"{node.name}/weight*factor", constants)
             constants[name] = (weight * side.reshape(*weight.shape[:2], *(1,) * (weight.ndim - 2))).astype(np.float32)
             attrs = scaled_grid(node, np.full(len(weight), gain[0]))      # checked again where codes are made
             node = replace(node, inputs=(source_name, name, *node.inputs[2:]), attrs=attrs)

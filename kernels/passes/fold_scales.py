@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ..ir.graph import Array, Graph, Node
 from .channel_map import SAME_MAP
+from .grids import scaled_grid
 from .rewriter import Rewriter
 
 POINT: dict[str, Any] = {"kernel_shape": (1, 1), "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
@@ -41,15 +42,6 @@ def per_channel(graph: Graph, node: Node) -> tuple[str, Doubles, Doubles] | None
     if node.op == "Add":
         return x, one, number
     return (x, one, -number) if constant == 1 else (x, -one, number)
-
-
-def scaled_grid(conv: Node, gain: Doubles) -> dict[str, Any]:
-    """The attributes of a convolution whose weights are multiplied by one number a channel: their codes stay."""
-    attrs = dict(conv.attrs)
-    if "weight_grid" in attrs:
-        factor = np.where(gain == 0, 1.0, np.abs(gain))
-        attrs["weight_grid"] = tuple((np.array(attrs["weight_grid"]) * factor).tolist())
-    return attrs
 
 
 def fold_scales(graph: Graph) -> Graph:

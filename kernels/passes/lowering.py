@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ir.errors import UnsupportedModel, refuse
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Node, same_value
 from ..ir.lifetimes import joined
 from ..ir.program import ALIGN, Program, Tensor
 from ..ir.steps import Step
@@ -58,8 +58,14 @@ class Lowering:
     def refuse(self, node: Node, why: str, remedy: str) -> UnsupportedModel:
         return refuse(self.graph.file, node.name, node.op, why, remedy)
 
-    def constant(self, name: str, value: Array) -> str:
-        self.constants[name] = np.ascontiguousarray(value)
+    def constant(self, wanted: str, value: Array) -> str:
+        """Adds a constant of the program; its name, which has a number behind it where another value is called so."""
+        value = np.ascontiguousarray(value)
+        name, count = wanted, 1
+        while not same_value(self.constants.get(name, value), value):
+            count += 1
+            name = f"{wanted} {count}"
+        self.constants[name] = value
         return name
 
     def declare(self, name: str, dtype: str, exact: bool = False, alias: str = "",

@@ -15,12 +15,12 @@ from dataclasses import replace
 import numpy as np
 
 from ..ir.graph import Array, Graph, Node, TensorInfo
+from .grids import joined_grids, without_grids
 from .islands import coded_nodes
 
 GEOMETRY = ("kernel_shape", "strides", "pads", "dilations")
 BOUNDS = ((None, None), (0.0, None))
 """Bounds whose codes do not depend on a tensor's scale."""
-LONGEST_NAME = 120
 
 
 def merge_parallel(graph: Graph) -> Graph:
@@ -33,6 +33,7 @@ def merge_parallel(graph: Graph) -> Graph:
             groups.setdefault(key, []).append(node)
     at: dict[str, tuple[Node, ...]] = {}                     # first member's name -> what stands in its place
     gone: set[str] = set()
+    made: set[str] = set()                                   # names of what is added
     constants: dict[str, Array] = {}
     tensors: list[TensorInfo] = []
     for members in groups.values():
@@ -44,15 +45,17 @@ def merge_parallel(graph: Graph) -> Graph:
                 continue
             order = {name: i for i, name in enumerate(join.inputs)}
             ordered = sorted(members, key=lambda node: order[node.output])
-            at[members[0].name] = (_whole(graph, ordered, join.output, constants),)
+            at[members[0].name] = (_whole(graph, ordered, join.output, constants, made),)
             gone.add(join.name)
         else:
-            name = "+".join(node.output for node in members)[:LONGEST_NAME]
-            whole = _whole(graph, members, name, constants)
-            sizes = f"{whole.name}/sizes"
+            name = graph.free_name("+".join(node.output for node in members), made)
+            made.add(name)
+            whole = _whole(graph, members, name, constants, made)
+            sizes, split = (graph.free_name(f"{whole.name}/{what}", made) for what in ("sizes", "parts"))
+            made.update((sizes, split))
             constants[sizes] = np.array([graph.shape(node.output)[1] for node in members])
             tensors.append(TensorInfo(name, (1, int(constants[sizes].sum()), *graph.shape(members[0].output)[2:])))
-            at[members[0].name] = (whole, Node(f"{whole.name}/parts", "Split", (name, sizes),
+            at[members[0].name] = (whole, Node(split, "Split", (name, sizes),
                                                tuple(node.output for node in members), {"axis": 1, "parts": True}))
         gone.update(node.name for node in members)
     if not at:
@@ -91,17 +94,16 @@ def _meets_again(graph: Graph, members: Sequence[Node], join: Node) -> bool:
         and {node.output for node in members} == set(join.inputs)
 
 
-def _whole(graph: Graph, members: Sequence[Node], output: str, constants: dict[str, Array]) -> Node:
-    name = "+".join(node.name for node in members)[:LONGEST_NAME]
+def _whole(graph: Graph, members: Sequence[Node], output: str, constants: dict[str, Array], made: set[str]) -> Node:
+    """The convolution that makes the channels of all; its names are not in the graph yet, and are added to `made`."""
+    name = graph.free_name("+".join(node.name for node in members), made)
+    weight_name, bias_name = (graph.free_name(f"{name}/{what}", made) for what in ("weight", "bias"))
+    made.update((name, weight_name, bias_name))
     first = members[0]
     weights = [graph.constants[node.inputs[1]] for node in members]
-    biases = [graph.constants[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else
-              np.zeros(len(weight), dtype=np.float32) for node, weight in zip(members, weights, strict=True)]
-    constants[f"{name}/weight"] = np.concatenate(weights)
-    constants[f"{name}/bias"] = np.concatenate(biases)
-    attrs = {key: value for key, value in first.attrs.items() if key not in ("weight_grid", "bias_grid", "bias_codes")}
-    for key in ("weight_grid", "bias_grid", "bias_codes"):
-        if all(key in node.attrs for node in members):
-            attrs[key] = tuple(value for node in members for value in node.attrs[key])
-    return replace(first, name=name, inputs=(first.inputs[0], f"{name}/weight", f"{name}/bias"), outputs=(output,),
-                   attrs=attrs)
+    constants[weight_name] = np.concatenate(weights)
+    constants[bias_name] = np.concatenate([
+        graph.constants[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else
+        np.zeros(len(weight), dtype=np.float32) for node, weight in zip(members, weights, strict=True)])
+    return replace(first, name=name, inputs=(first.inputs[0], weight_name, bias_name), outputs=(output,),
+                   attrs={**without_grids(first), **joined_grids(members)})

@@ -1,4 +1,4 @@
-"""The order of the graph passes. Callers: `build.py`, `verify.py`, tests.
+"""The order of the graph passes. Callers: `build.py`, `explain.py`, `verify_model.py`, tests.
 
 `prepare` gives the graph in its own operators, still unfused (calibration needs every tensor); `fuse` what is lowered.
 Both tell `seen` the name of each pass and the graph after it: the report's table of passes is made of that.

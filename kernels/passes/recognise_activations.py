@@ -69,7 +69,7 @@ def _clip(graph: Graph, node: Node, constants: dict[str, Array]) -> Node | None:
         return Node(node.name, "Relu", (x,), node.outputs)
     names = []
     for what, value in (("low", low), ("high", high)):
-        names.append("" if np.isinf(value) else f"{node.name}/{what}")
+        names.append("" if np.isinf(value) else graph.free_name(f"{node.name}/{what}", constants))
         if names[-1]:
             constants[names[-1]] = np.array(value, dtype=np.float32)
     return Node(node.name, "Clip", (x, *names), node.outputs)

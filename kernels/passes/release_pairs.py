@@ -79,7 +79,7 @@ def release_pairs(graph: Graph, keep: Callable[[Node], bool] = is_exact) -> tupl
             x, (low, high) = node.inputs[0], range_of(node)
             cuts = (low == 0 and x not in positive and x not in {i.name for i in graph.inputs}) or high == 0
             if cuts:
-                names = [f"{node.name}/{end}" for end in ("low", "high")]
+                names = [graph.free_name(f"{node.name}/{end}", constants) for end in ("low", "high")]
                 constants |= {n: np.array(v, dtype=np.float32) for n, v in zip(names, (low, high), strict=True)}
                 nodes.append(Node(node.name, "Clip", (x, *names), node.outputs))
                 ranges[node.output] = (low, high)

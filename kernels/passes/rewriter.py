@@ -21,6 +21,13 @@ class Rewriter:
         self.tensors: dict[str, TensorInfo] = {}
         self.node = Node("", "", (), ("",))
         self.count = 0
+        self.made: set[str] = set()
+
+    def free(self, wanted: str) -> str:
+        """A name that neither the graph nor what was added has."""
+        name = self.graph.free_name(wanted, self.made)
+        self.made.add(name)
+        return name
 
     def shape(self, name: str) -> Shape:
         if name in self.tensors:
@@ -29,7 +36,7 @@ class Rewriter:
 
     def constant(self, value: Array) -> str:
         self.count += 1
-        name = f"{self.node.name}/value {self.count}"
+        name = self.free(f"{self.node.name}/value {self.count}")
         self.constants[name] = value
         return name
 
@@ -39,7 +46,7 @@ class Rewriter:
     def add(self, op: str, inputs: tuple[str, ...], shape: Shape, last: bool = False, **attrs: object) -> str:
         """`last`: makes the output of the node that is replaced."""
         self.count += 1
-        output = self.node.output if last else f"{self.node.name}/{op} {self.count}"
+        output = self.node.output if last else self.free(f"{self.node.name}/{op} {self.count}")
         name = self.node.name if last else output
         self.nodes.append(Node(name, op, inputs, (output,), attrs))
         if not last:

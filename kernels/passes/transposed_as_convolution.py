@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ir.graph import Graph, Node
 from ..ir.windowed import swapped_weight
-from .dense_as_convolution import grids
+from .grids import grids
 from .rewriter import Rewriter
 
 

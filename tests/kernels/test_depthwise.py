@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from judge import Judge
 from models import Net, sides
 
 from orind.kernels.cpu import gather
-from orind.kernels.cpu.depthwise import RUN, run_pixels
+from orind.kernels.cpu.depthwise import RUN, depthwise_f32, run_pixels
+from orind.kernels.cpu.executor import ProgramRunner
 from orind.kernels.ir.steps import DepthwiseF32, DepthwiseI8
 
 FORMS = list(itertools.product((1, 2, 3), (1, 2, 3), ((0, 0, 0, 0), (2, 1, 1, 3)), ((3, 3), (2, 5))))
@@ -61,3 +63,26 @@ def test_a_run_divides_the_width_and_fits_the_cache() -> None:
         pixels = run_pixels(width, channels)
         assert width % pixels == 0 and (pixels * channels <= RUN or pixels in (1, width))
     assert run_pixels(128, 32) == 64 and run_pixels(127, 32) == 127
+
+
+@pytest.mark.parametrize("form", [1, 6])
+def test_a_step_bound_a_second_time_with_other_weights_reads_these(form: int) -> None:
+    """As the ranking of layers does: one binding, one step name, twice the weights give twice the products."""
+    runner, constants = fp32(net_of(form))
+    step = next(s for s in runner.program.steps if isinstance(s, DepthwiseF32))
+    more = {step.weight + " twice": constants[step.weight] * 2, step.bias + " twice": constants[step.bias] * 2}
+    runner = ProgramRunner(runner.program, {**constants, **more})
+    fill(runner)
+    second = depthwise_f32(replace(step, weight=step.weight + " twice", bias=step.bias + " twice", activation="",
+                                   low=None, high=None), runner.binding, 0)
+    first = depthwise_f32(replace(step, activation="", low=None, high=None), runner.binding, 0)
+    y = runner.binding.view(step.y, 0)
+    for ran in runner.walk():
+        if ran.name == step.name:
+            break
+    for call in first:
+        call()
+    want = 2 * y.copy()
+    for call in second:
+        call()
+    assert np.array_equal(y, want) and want.any()

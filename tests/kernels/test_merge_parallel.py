@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -13,8 +14,9 @@ from models import Net, detector_onnx
 from test_passes import same
 
 from orind.kernels.cpu.executor import ProgramRunner
+from orind.kernels.ir.errors import ModelError
 from orind.kernels.ir.graph import Graph
-from orind.kernels.passes.lower import lower
+from orind.kernels.passes.lower import Lowering, lower
 from orind.kernels.passes.lower_f32 import FloatNumbers
 from orind.kernels.passes.merge_parallel import merge_parallel, part_outputs
 from orind.kernels.passes.pipeline import fuse, prepare
@@ -122,3 +124,57 @@ def test_a_merged_layer_in_float16_leaves_its_readers_in_codes() -> None:
     (_, want, _), (runner, got, _) = codes(scales, alone), codes(merged, whole)
     assert runner.program.tensors[name].dtype == "float16"
     assert all(np.abs(x - y).max() <= 1e-3 * np.abs(x).max() for x, y in zip(want, got, strict=True))
+
+
+def long_names(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Every tensor and node gets 140 characters that all have in front of their own names."""
+    names = {n for node in model.graph.node for n in (*node.output, node.name)} - {o.name for o in model.graph.output}
+    for node in model.graph.node:
+        node.name = "block/" * 23 + node.name
+        for field in (node.input, node.output):
+            for i, name in enumerate(field):
+                field[i] = "block/" * 23 + name if name in names else name
+    return model
+
+
+@pytest.mark.parametrize("make", [lambda: googlenet(2), lambda: detector_onnx(32, (4, 8, 8, 8))])
+def test_names_as_long_as_nested_modules_make_them(make: Callable[[], onnx.ModelProto]) -> None:
+    """Groups whose names begin alike stay apart: every one keeps its own weights and its own tensors."""
+    short, long = (merge_parallel(fuse(prepare(imported(m)))) for m in (make(), long_names(make())))
+    assert [n.op for n in short.nodes] == [n.op for n in long.nodes]
+    same(fuse(prepare(imported(long_names(make())))), long)
+
+
+def test_a_name_that_is_taken_gets_a_number() -> None:
+    """The model itself calls a constant, a tensor and a node what a pass would call them."""
+    model = googlenet(1)
+    model.graph.node[0].output[0] = model.graph.node[1].input[0] = "taken"
+    graph = fuse(prepare(imported(model)))
+    plain = merge_parallel(graph)
+    whole = next(n for n in plain.nodes if "+" in n.name)
+    first = graph.nodes[0]
+    names = {whole.inputs[1]: np.zeros(3, dtype=np.float32), whole.inputs[2]: np.zeros(3, dtype=np.float32),
+             whole.output: np.zeros(3, dtype=np.float32)}
+    other = graph.rebuilt([replace(first, name=whole.name), *graph.nodes[1:]], constants=names)
+    merged = same(other, merge_parallel(other))
+    assert all(np.array_equal(merged.constants[name], np.zeros(3)) for name in names)
+    assert [n.name for n in merged.nodes].count(whole.name) == 1
+
+
+def test_graphs_refuse_two_of_one_name() -> None:
+    graph = imported(googlenet(1))
+    twice = [graph.nodes[0], replace(graph.nodes[1], name=graph.nodes[0].name), *graph.nodes[2:]]
+    with pytest.raises(ModelError, match=f"test.onnx: two nodes are called '{graph.nodes[0].name}'; give every node"):
+        graph.rebuilt(twice)
+    name, value = next(iter(graph.constants.items()))
+    assert graph.rebuilt(graph.nodes, constants={name: value.copy()}).constants[name] is not value
+    for other in (value + 1, value.astype(np.float64), value.reshape(-1)):
+        with pytest.raises(ModelError, match=f"test.onnx: a pass makes the constant '{name}', which is the name of an"):
+            graph.rebuilt(graph.nodes, constants={name: other})
+
+
+def test_lowered_constants_of_one_name_stay_apart() -> None:
+    graph = fuse(prepare(imported(googlenet(1))))
+    out = Lowering(graph, FloatNumbers(graph))
+    names = [out.constant("a/weight", np.array(v)) for v in (1.0, 1.0, 2.0, 2)]
+    assert names == ["a/weight", "a/weight", "a/weight 2", "a/weight 3"]

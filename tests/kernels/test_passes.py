@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from compiled import imported
+from compiled import fp32, imported, onnxruntime_outputs
 from models import Net, detector_onnx
 
 from orind.kernels.ir.graph import Graph
@@ -145,6 +145,22 @@ def test_absorb_input_transpose_behind_arithmetic() -> None:
     x = net.op("Mul", net.input, by_column)
     before = imported(net.model([(net.op("Transpose", x, perm=[0, 3, 1, 2]), (1, 3, 5, 6))]))
     assert absorb_input_transpose(before) is before
+
+
+def test_a_constant_that_widens_the_input_keeps_its_shape() -> None:
+    """One grey channel less three means: the input stays (1, 8, 8, 1), and the program computes what the model says."""
+    net = Net((1, 8, 8, 1))
+    means = net.constant(np.array([0.1, -0.4, 2.0], dtype=np.float32))
+    x = net.op("Transpose", net.op("Sub", net.input, means), perm=[0, 3, 1, 2])
+    net.channels[x] = 3
+    model = net.model([(net.conv(x, 4), (1, 4, 8, 8))])
+    before = imported(model)
+    assert absorb_input_transpose(before) is before
+    runner, _ = fp32(model)
+    x = np.random.default_rng(0).normal(0, 1, (1, 8, 8, 1)).astype(np.float32)
+    runner.input[0] = x[0].transpose(1, 2, 0)                     # (H, W, C) of what the file calls (C, H, W)
+    want = onnxruntime_outputs(model, x)[0]
+    assert np.abs(runner.run()[0].reshape(want.shape) - want).max() <= 1e-5 * np.abs(want).max()
 
 
 def test_absorb_input_cast() -> None:
