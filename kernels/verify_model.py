@@ -92,13 +92,15 @@ class Reference:
 def _runtime(onnx: Path, shapes: dict[str, tuple[int, ...]]) -> Callable[[Array], list[Array]]:
     """ONNX Runtime, graph optimisation off, one thread; `shapes` replace those of the model's inputs."""
     import onnxruntime
+    from onnx import load
 
     from .importer.shaped import with_shapes
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(with_shapes(onnx, shapes) if shapes else str(onnx), options)
+    model = with_shapes(load(str(onnx)), shapes).SerializeToString() if shapes else str(onnx)
+    session = onnxruntime.InferenceSession(model, options)
     entry = session.get_inputs()[0].name
     return lambda x: [np.asarray(output) for output in session.run(None, {entry: x})]
 

@@ -23,6 +23,7 @@ import onnxruntime
 from harness import spread
 
 from orind.kernels.cpu.executor import ProgramRunner
+from orind.kernels.importer.shaped import with_shapes
 from orind.kernels.ir.graph import Graph
 from orind.kernels.ir.program import Tensor
 from orind.kernels.ir.reference import evaluate, run_graph
@@ -68,15 +69,8 @@ class Runtime:
     """ONNX Runtime on a model with fixed input shapes, one thread."""
 
     def __init__(self, model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self.model = onnx.ModelProto()
-        self.model.CopyFrom(model)
+        self.model = with_shapes(model, shapes)
         weights = {w.name for w in model.graph.initializer}
-        for entry in self.model.graph.input:
-            for dim, size in zip(entry.type.tensor_type.shape.dim, shapes.get(entry.name, ()), strict=False):
-                dim.Clear()
-                dim.dim_value = size
-        for output in self.model.graph.output:
-            output.type.tensor_type.ClearField("shape")                    # those of another input shape
         self.input = next(i.name for i in self.model.graph.input if i.name not in weights)
         self.outputs = [o.name for o in self.model.graph.output]
 

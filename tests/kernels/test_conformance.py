@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import light_networks  # noqa: E402  from scripts/, which the line above makes importable
+import onnx_conformance as conformance  # noqa: E402
+
 SAMPLE = 150
 REFUSED = ("training mode", "mode cubic", "outside of the image", "antialias", "no whole size",
            "not supported on a tensor")
-
-
-def load() -> ModuleType:
-    path = ROOT / "scripts" / "onnx_conformance.py"
-    spec = importlib.util.spec_from_file_location("onnx_conformance", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["onnx_conformance"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-conformance: Any = load()
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +47,29 @@ def test_convolutions_from_pytorch() -> None:
 
 @pytest.mark.parametrize("name", ["light_squeezenet", "light_shufflenet"])
 def test_light_networks(name: str) -> None:
-    case = next(case for case in conformance.light_cases() if case.name == name)
-    result = conformance.judge(case)
-    assert not result.refused and not result.wrong
+    packaged, drawn = conformance.light_cases([name])
+    for case in (packaged, drawn):
+        result = conformance.judge(case)
+        assert not result.refused and not result.wrong
+    exchanged = onnx.ModelProto()
+    exchanged.CopyFrom(drawn.model)
+    last = next(node for node in reversed(exchanged.graph.node) if node.op_type in ("Conv", "Gemm"))
+    weight = next(w for w in exchanged.graph.initializer if w.name == last.input[1])
+    value = numpy_helper.to_array(weight).copy()
+    value[:, :2] = value[:, 1::-1]
+    weight.CopyFrom(numpy_helper.from_array(value, weight.name))
+    other = conformance.Case(name, drawn.op, exchanged, drawn.inputs, drawn.outputs)
+    assert "largest difference" in conformance.judge(other).wrong, "two exchanged channels of one layer must show"
+
+
+def test_drawn_weights_are_the_same_each_time_and_all_of_them() -> None:
+    first, again = (light_networks.light_network("light_squeezenet") for _ in range(2))
+    assert first.drawn == again.drawn and np.array_equal(first.noise, again.noise)
+    assert not any(node.op_type == "ConstantOfShape" for node in first.drawn.graph.node)
+    net = onnx.helper.make_graph([onnx.helper.make_node("Tanh", ["w"], ["y"], "odd")], "net", [], [],
+                                 [numpy_helper.from_array(np.ones(3, np.float32), "w")])
+    with pytest.raises(ValueError, match="input 0 of Tanh 'odd'"):
+        light_networks.with_drawn_weights(onnx.helper.make_model(net), np.random.default_rng(0))
 
 
 def test_the_table_is_of_this_compiler(cases: list[Any]) -> None:
