@@ -26,8 +26,8 @@ SMALL, NEAR_ONE = 0.1, (0.8, 1.2)
 
 @dataclass(frozen=True)
 class LightNetwork:
-    """`model` with input `x` (1, 3, 224, 224) gives `output`, all as packaged. `drawn` is it with other weights
-    and without its last Softmax, which would hide differences of small logits; `noise` is an input for it."""
+    """`model` with input `x` (1, 3, 224, 224) gives `output`, all as packaged. `drawn` is the same network with drawn
+    weights and without its last Softmax, which would hide differences of small logits; `noise` is an input for it."""
 
     name: str
     model: onnx.ModelProto
