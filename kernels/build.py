@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,14 @@ from .perf.table import predict
 from .plan.file import write_plan
 from .quant.borders import layers_of
 from .quant.coding import find_ranges, find_scales, input_code, spread_out, without_codes
-from .quant.gate import Reference, make_task
+from .quant.gate import make_task
 from .quant.half import mixed_numbers
 from .quant.imported import loss_of_import, scales_of_file
-from .quant.mixed import RANKING_PICTURES, choose_layers
+from .quant.mixed import RANKING_PICTURES, SEARCH_PICTURES, choose_layers
 from .quant.parts import channel_scales, merged_scales
-from .quant.pictures import Source, find_pictures, split
+from .quant.pictures import CalibrationError, Source, find_pictures, split
 from .quant.ranking import rank_layers
+from .quant.reference import Reference
 from .quant.report import layer_table, ranking_facts, signal_to_noise
 from .quant.scales import Scales
 from .quant.verdict import LIMIT_KL, enforce, judge_gate
@@ -48,6 +50,8 @@ from .spec import ModelSpec
 Array = npt.NDArray[Any]
 Progress = Callable[[str], None]
 PRECISIONS = ("mixed", "int8", "fp16", "fp32")
+WITHOUT_CODES = ("fp16", "fp32")
+"""Precisions in which no layer is INT8."""
 SQNR_PICTURES = 16
 GOLDEN_SEED = 20_260
 
@@ -70,12 +74,15 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
     """Writes a plan. Raises ModelError, UnsupportedModel, DecoderError, CalibrationError, PlanError, and AccuracyError
     where the gate is not met and `accept_loss` is not given; the old plan then stays.
     The report holds what the time model predicts on each of `devices`, and for each graph pass on `passes_on`.
-    `kl_share`: every layer's share of the loss is measured also where mixed precision has no need to rank them.
+    `kl_share`: every layer's share of the loss is measured also where mixed precision has no need to rank them; it
+    needs pictures and a precision with INT8 layers.
     `shapes` replace those of the model's inputs."""
     if precision not in PRECISIONS:
         raise ModelError(f"precision '{precision}' is not one of {', '.join(PRECISIONS)}")
     graph = read_model(onnx_path, shapes)
     of_file = quantised_by_file(graph)
+    if kl_share and precision in WITHOUT_CODES:
+        raise ModelError(f"--kl-share with --precision {precision}: no layer is INT8, so none has a share")
     if spec is None and precision in ("int8", "mixed") and not of_file:
         raise ModelError(f"{onnx_path}: INT8 needs a spec (how pictures become the input) and "
                          "calibration pictures; give --spec, or build with --precision fp32")
@@ -90,6 +97,8 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
     passes.seen(merge_parallel.__name__, merged)
     progress(f"read {onnx_path.name}: {len(graph.nodes)} nodes, {len(merged.nodes)} after the passes")
     pictures = find_pictures(calibration)
+    if kl_share and not pictures:
+        raise CalibrationError("--kl-share needs --calibrate: a layer's share is measured on pictures")
     chosen, held = split(pictures)
     batches = sorted({1, *spec.batch})
     programs, constants = lower(merged, batches, FloatNumbers(merged))
@@ -131,22 +140,22 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
         layers: Collection[str] = layers_of(merged) if precision == "fp16" else ()
         figures = None
         ranking = spread_out(chosen, RANKING_PICTURES)
-        if held:
-            reference = Reference(task, floats, source, held)
-            if precision == "mixed":
-                quick = Reference(task, floats, source, ranking)
-                choice = choose_layers(scales, make, quick, reference, progress)
-                layers, figures, report["mixed"] = choice.layers, choice.figures, choice.report
-                costs = report["mixed"].pop("costs", {})
-            else:
-                figures = reference.measure(*make(layers))
+        judges = partial(Reference, task, floats, source)
+        if held and precision == "mixed":
+            search = judges(spread_out(chosen, SEARCH_PICTURES))
+            choice = choose_layers(scales, make, partial(judges, ranking), search, judges(held), progress)
+            layers, figures, report["mixed"] = choice.layers, choice.figures, choice.report
+            costs = report["mixed"].pop("costs", {})
+            warnings += [choice.warning] if choice.warning else []
+        elif held:
+            figures = judges(held).measure(*make(layers))
         report["gate"] = {} if figures is None else judge_gate(figures, spec.task, len(held), warnings)
-        if not held and spec.task != "tensor":
+        if not held:
             warnings.append(f"no pictures are held back: the accuracy of {precision} was not measured; give at least "
                             "64")
         enforce(report["gate"], precision, accept_loss, warnings)
-        if kl_share and not costs and precision != "fp16":
-            costs = rank_layers(scales, Reference(task, floats, source, ranking), progress)
+        if kl_share and not costs:
+            costs = rank_layers(scales, judges(ranking), progress)
         programs, constants = _lower(scales, layers, batches)
         runner = ProgramRunner(programs[1], constants)
         coded = _source(spec, programs[1], graph.file)

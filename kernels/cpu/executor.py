@@ -83,6 +83,11 @@ class ProgramRunner:
             self.steps.append((step, calls))
         self._calls = [call for _, calls in self.steps for call in calls]
 
+    @property
+    def overflows(self) -> Mapping[int, str]:
+        """Frames of the last run without an answer: the first step whose result float16 does not hold."""
+        return self.binding.overflows
+
     def run(self) -> list[Array]:
         self.binding.overflows.clear()
         with np.errstate(all="ignore"):
@@ -169,8 +174,7 @@ class CpuExecutor:
 
     @property
     def overflows(self) -> Mapping[int, str]:
-        """Frames of the last run without an answer: the first step whose result float16 does not hold."""
-        return self.runner.binding.overflows
+        return self.runner.overflows
 
     def golden(self) -> None:
         """Runs the golden input. Raises GoldenMismatch naming the first step whose result differs."""

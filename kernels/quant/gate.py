@@ -1,21 +1,19 @@
 """How a coded program is measured against FP32 on the same pictures, by task (CONTRACT.md, the accuracy gate).
 
-Callers: `verdict.py` on the held-back pictures, `choice.py` and `mixed.py` on calibration pictures. D(p || q) in nats
-with p of FP32, probabilities clipped to [1e-7, 1 - 1e-7].
+Callers: `reference.py` for a set of pictures, `choice.py` and `ranking.py` picture by picture. D(p || q) in nats with p
+of FP32, probabilities clipped to [1e-7, 1 - 1e-7]. Invariant: an output that is not finite never becomes a figure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ..cpu.executor import ProgramRunner
-from ..ir.errors import ModelError
 from ..pre.decode_blazeface import BlazefaceDecoder
 from ..pre.decode_yolo import YoloDecoder
 from ..pre.decoder import NonFinite, make_decoder
@@ -24,7 +22,6 @@ from ..pre.heat_map import MapDecoder
 from ..pre.topk import TopkDecoder
 from ..spec import ModelSpec
 from .divergence import Levels, bernoulli_kl, box_iou, categorical_kl, same_detections
-from .pictures import Source
 
 Array = npt.NDArray[Any]
 Outputs = Sequence[Array]
@@ -51,7 +48,7 @@ class Tally:
     either: int = 0                                          # pixels in one mask or both
     alarms: int = 0                                          # anchors or pixels that count in the coded program alone
     alarm_kl: float = 0.0                                    # the sum of their divergences
-    overflow: str = ""                                       # a float16 step that overflowed
+    overflow: str = ""                                       # why there is no answer: float16 overflowed, NaN, ...
 
     def compare(self, output: int, want: Array, got: Array) -> None:
         """Adds to the signal and noise of an output."""
@@ -119,18 +116,23 @@ class Detect:
         tally.kl += bernoulli_kl(p[counted], q[counted]).sum(1).tolist()
         tally.iou += box_iou(boxes[counted], other[counted]).tolist()
         tally.pictures += 1
-        tally.agree += same_detections(self._rows(want), self._rows(got))
+        tally.agree += self._agree(want, got)
+
+    def _agree(self, want: Outputs, got: Outputs) -> bool:
+        """False where FP32 has no answer. Raises NonFinite where `got` alone has none: that is not "no objects"."""
+        try:
+            rows = self._rows(want)
+        except NonFinite:
+            return False
+        return same_detections(rows, self._rows(got))
 
     def _rows(self, outputs: Outputs) -> Array:
         out = np.zeros((self.decoder.rows_max, 6), dtype=np.float32)
-        try:
-            return out[:self.decoder.decode(outputs, Place(1.0, 1.0, 0, 0), self.width, self.height, out)]
-        except NonFinite:
-            return out[:0]
+        return out[:self.decoder.decode(outputs, Place(1.0, 1.0, 0, 0), self.width, self.height, out)]
 
     def figures(self, tally: Tally) -> dict[str, Any]:
         if not tally.kl:
-            return {"anchors": 0, "excess": 0.0}
+            return {"anchors": 0, "false_alarms": tally.alarms, "excess": 0.0}
         mean, iou = float(np.mean(tally.kl)), float(np.mean(tally.iou))
         return {"anchors": len(tally.kl), "kl_mean": mean, "kl_p99": float(np.percentile(tally.kl, 99)),
                 "limit_kl": self.max_kl, "iou_mean": iou, "least_iou": LEAST_IOU,
@@ -172,7 +174,7 @@ class HeatMap:
     def figures(self, tally: Tally) -> dict[str, Any]:
         seen = tally.pixel_kl
         if not seen.count:
-            return {"pixels": 0, "excess": 0.0}
+            return {"pixels": 0, "false_alarms": tally.alarms, "excess": 0.0}
         mean = seen.total / seen.count
         figures = {"pixels": seen.count, "kl_mean": mean, "kl_p99": seen.above(0.01),
                    "limit_kl": self.max_kl, "excess": mean / self.max_kl, "mask_score": self.decoder.score_threshold,
@@ -215,7 +217,11 @@ def make_task(spec: ModelSpec, floats: ProgramRunner, max_kl: float) -> Task:
 
 
 def compare(task: Task, tally: Tally, want: Outputs, got: Outputs) -> None:
-    """`task.add`; outputs of the coded program that are not finite are noted as an overflow."""
+    """`task.add`; where an output of the coded program is not finite, or no answer, that is noted as an overflow."""
+    for number, output in enumerate(got):
+        if not np.isfinite(output).all():
+            tally.overflow = tally.overflow or f"output {number} is not finite"
+            return
     try:
         task.add(tally, want, got)
     except NonFinite as error:
@@ -227,71 +233,11 @@ def cost_of(task: Task, tally: Tally) -> float:
     return OVERFLOWED if tally.overflow else task.cost(tally)
 
 
+def excess(figures: Mapping[str, Any]) -> float:
+    """How far from the limits of CONTRACT.md: 1.0 is just met."""
+    return float(figures["excess"])
+
+
 def strict(figures: Mapping[str, Any]) -> float:
     """`excess` with false alarms."""
     return float(figures.get("strict", figures["excess"]))
-
-
-class Reference:
-    """FP32's outputs on some pictures, kept, so that each further program costs its own runs only.
-
-    `source` writes a picture into the input of FP32.
-    """
-
-    def __init__(self, task: Task, floats: ProgramRunner, source: Source, pictures: Sequence[Path]) -> None:
-        """Raises ModelError naming the picture on which FP32 itself has no finite answer."""
-        self.task = task
-        self.source = source
-        self.pictures = list(pictures)
-        self.wanted: list[list[Array]] = []
-        self._order = list(range(len(self.pictures)))
-        self._perfect: Tally | None = None
-        for path in pictures:
-            source.writer(path)(floats.input[0])
-            self.wanted.append([o[0].copy() for o in floats.run()])
-            if not all(np.isfinite(output).all() for output in self.wanted[-1]):
-                raise ModelError(f"{path}: the model gives NaN or infinity on this picture in FP32: train or export it "
-                                 "again, or leave the picture out")
-
-    def tally(self, coded: ProgramRunner, source: Source, give_up: bool = False) -> Tally:
-        """Of all pictures, those that cost most in the last whole run first; with `give_up` only of so many until the
-        limits cannot be kept any more."""
-        tally = Tally()
-        lost: list[tuple[float, int]] = []
-        for index in self._order:
-            source.writer(self.pictures[index])(coded.input[0])
-            before = tally.lost()
-            got = [o[0] for o in coded.run()]
-            tally.overflow = tally.overflow or coded.binding.overflows.get(0, "")
-            compare(self.task, tally, self.wanted[index], got)
-            lost.append((before - tally.lost(), index))
-            if give_up and (tally.overflow or strict(self.least(tally)) > 1):
-                return tally
-        self._order = [index for _, index in sorted(lost)]
-        return tally
-
-    def least(self, tally: Tally) -> dict[str, Any]:
-        """Figures of all pictures if those still to come were without loss."""
-        if self._perfect is None:
-            self._perfect = Tally()
-            for want in self.wanted:
-                self.task.add(self._perfect, want, want)
-        return self.task.figures(tally.completed(self._perfect))
-
-    def cost(self, coded: ProgramRunner, source: Source) -> float:
-        """`cost_of` a program of batch 1."""
-        return cost_of(self.task, self.tally(coded, source))
-
-    def measure(self, coded: ProgramRunner, source: Source, give_up: bool = False) -> dict[str, Any]:
-        """Figures of the task for a program of batch 1; `excess` <= 1 is within the limits.
-
-        `give_up`: where `strict` must be above 1, what it is at least, and `given_up`, the pictures looked at.
-        """
-        tally = self.tally(coded, source, give_up)
-        if not tally.overflow and tally.pictures < len(self.pictures):
-            least = self.least(tally)
-            return {"excess": least["excess"], "strict": strict(least), "given_up": tally.pictures}
-        if tally.overflow:
-            return {"overflow": tally.overflow, "excess": OVERFLOWED}
-        figures = self.task.figures(tally)
-        return figures if np.isfinite(figures["excess"]) else figures | {"overflow": "", "excess": OVERFLOWED}

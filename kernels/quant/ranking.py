@@ -25,8 +25,9 @@ from ..passes.lower_f32 import FloatNumbers
 from ..passes.merge_parallel import part_outputs
 from .borders import layers_of
 from .choice import round_to_codes
-from .gate import Reference, Tally, compare, cost_of
+from .gate import Tally, compare, cost_of
 from .quantise import IntegerNumbers
+from .reference import Reference
 from .scales import Scales
 
 Progress = Callable[[str], None]

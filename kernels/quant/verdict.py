@@ -52,7 +52,7 @@ def enforce(figures: dict[str, Any], precision: str, accept_loss: bool, warnings
         text = f"{figures['error']}: give more pictures, with objects on them"
     else:
         finer = "" if precision == "fp16" else " or fp32"
-        text = (f"{precision} is {figures['excess']:.2f} times over the limits of the accuracy gate: build with "
+        text = (f"{precision} is at {figures['excess']:.2f} times the limits of the accuracy gate: build with "
                 f"{FINER[precision]}{finer}, or calibrate on more pictures")
     if figures["is_gate"] and not accept_loss:
         raise AccuracyError(f"{text}; --accept-loss builds the plan as it is", figures)
@@ -82,8 +82,10 @@ def gate_lines(figures: dict[str, Any]) -> list[str]:
         lines.append(f"  agreement {figures['agreement']:.4f} of pictures")
     if figures.get("false_alarms"):
         what = "pixels" if "pixels" in figures else "anchors"
-        lines.append(f"  false alarms: {figures['false_alarms']} {what} that FP32 does not count (no limit); with them "
-                     f"it is at {figures['strict']:.3g} of the limits")
+        share = f"; with them it is at {figures['strict']:.3g} times the limits" if "strict" in figures else ""
+        lines.append(f"  false alarms: {figures['false_alarms']} {what} that FP32 does not count (no limit){share}")
+    if "looks" in figures:
+        lines.append(f"  FP16 layers were chosen on calibration pictures; look {figures['looks']} at these pictures")
     if figures.get("overflow"):
         lines.append(f"  overflow: {figures['overflow']}")
     if "error" in figures:

@@ -328,7 +328,7 @@ def test_gate_of_a_detector(folder: Path, tmp_path: Path) -> None:
     options = {"spec": replace(SPEC, batch=(1,)), "pictures": [pictures(tmp_path / "many", 72)], "max_kl": 1e-9}
     out = tmp_path / "d.plan"
     out.write_bytes(b"old")
-    with pytest.raises(AccuracyError, match=r"times over the limits.*build with --precision") as caught:
+    with pytest.raises(AccuracyError, match=r"times the limits.*build with --precision") as caught:
         build(folder, out, "int8", **options)
     assert out.read_bytes() == b"old"
     assert any("NOT met" in line for line in gate_lines(caught.value.figures))
@@ -338,7 +338,7 @@ def test_gate_of_a_detector(folder: Path, tmp_path: Path) -> None:
     assert not figures["met"] and figures["loss_accepted"] and figures["limit_kl"] == 1e-9
     assert set(figures) >= {"kl_mean", "kl_p99", "iou_mean", "agreement"} and figures["kl_mean"] > 0
     assert any("the gate is weak below 64" in w for w in result.warnings)
-    assert any("times over the limits" in w for w in result.warnings)
+    assert any("times the limits" in w for w in result.warnings)
     assert [line.split()[0] for line in gate_lines(figures)] == ["accuracy", "KL", "IoU", "agreement", "NOT"]
 
 
@@ -371,7 +371,7 @@ def test_verdict_by_number_of_pictures() -> None:
         assert [warned in w for w in warnings] == ([True] if warned else [])
         if not is_gate:
             enforce(figures, "int8", False, warnings)
-            assert "2.00 times over" in warnings[-1]
+            assert "at 2.00 times the limits" in warnings[-1]
             continue
         for precision, remedy in (("int8", "--precision mixed or fp32"), ("mixed", "--precision fp16 or fp32"),
                                   ("fp16", "--precision fp32, or")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,7 +24,9 @@ from orind.kernels.pre.decoder import DecoderError, make_decoder
 from orind.kernels.pre.heat_map import MapDecoder
 from orind.kernels.quant.divergence import Levels
 from orind.kernels.quant.gate import OVERFLOWED, Classify, Detect, HeatMap, Regress, Tally, compare, cost_of
-from orind.kernels.quant.verdict import AccuracyError, gate_lines, judge_gate
+from orind.kernels.quant.pictures import Source
+from orind.kernels.quant.reference import Reference
+from orind.kernels.quant.verdict import AccuracyError, enforce, gate_lines, judge_gate
 from orind.kernels.spec import DecoderSpec, InputSpec, ModelSpec
 
 SPEC = ModelSpec("faces", "map", (), (1,), InputSpec(resize="none"), DecoderSpec("map", score_threshold=0.5))
@@ -86,10 +89,7 @@ def test_map_with_logits_and_with_nothing_on_it() -> None:
 
 def test_false_alarms_of_a_detector_count_where_layers_are_chosen() -> None:
     """FP32 sees one object, the coded program another one too: the gate's figure stays, `strict` and `cost` do not."""
-    spec = ModelSpec("d", "detect", ("a",), (1,), InputSpec(), DecoderSpec("yolo"))
-    decoder = make_decoder(spec, [(5, 3)])
-    assert isinstance(decoder, YoloDecoder)
-    task, quiet, loud = Detect(decoder, 64, 64, 0.03), Tally(), Tally()
+    task, quiet, loud = detector(), Tally(), Tally()
     want = np.array([[10, 30, 50], [10, 30, 50], [8, 8, 8], [8, 8, 8], [0.9, 0.01, 0.01]], f32)
     got = want.copy()
     got[4, 1] = 0.8
@@ -128,6 +128,74 @@ def test_an_answer_that_is_not_finite_is_no_answer() -> None:
     want = [np.array([0.5, 0.5], f32)]
     compare(task, tally, want, [np.array([np.nan, 0.5], f32)])
     assert "not finite" in tally.overflow and cost_of(task, tally) == OVERFLOWED
+
+
+@pytest.mark.parametrize("task", [Regress(), heat_map([(2,), (2,)])])
+def test_no_output_may_be_nan(task: Regress | HeatMap) -> None:
+    """Not only the first: the least SQNR of 306 dB and NaN was 306."""
+    whole = np.array([0.5, 1.0], f32)
+    for number in (0, 1):
+        for bad in (np.nan, np.inf):
+            tally, got = Tally(), [whole, whole]
+            got[number] = np.array([0.5, bad], f32)
+            compare(task, tally, [whole, whole], got)
+            assert tally.overflow == f"output {number} is not finite" and cost_of(task, tally) == OVERFLOWED
+
+
+class Fixed:
+    """A program with the same answer to everything."""
+
+    def __init__(self, *outputs: list[float]) -> None:
+        self.input = np.zeros((1, 2), f32)
+        self.outputs = [np.array([value], f32) for value in outputs]
+        self.overflows: dict[int, str] = {}
+
+    def run(self) -> list[Any]:
+        return self.outputs
+
+
+def test_a_program_whose_second_output_is_nan_does_not_meet_the_gate(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(2, f32))
+    source = Source(ModelSpec.for_tensor("t"), (2,), "float32", 1.0, False, "t")
+    reference = Reference(Regress(), Fixed([1, 2], [3, 4]), source, [tmp_path / "x.npy"] * 64)
+    assert judge_gate(reference.measure(Fixed([1, 2], [3, 4]), source), "tensor", 64, [])["met"]
+    figures = judge_gate(reference.measure(Fixed([1, 2], [3, np.nan]), source), "tensor", 64, [])
+    assert figures["met"] is False and figures["overflow"] == "output 1 is not finite"
+    with pytest.raises(AccuracyError, match=r"no finite answer \(overflow: output 1 is not finite\)"):
+        enforce(figures, "int8", False, [])
+
+
+def detector() -> Detect:
+    decoder = make_decoder(ModelSpec("d", "detect", ("a",), (1,), InputSpec(), DecoderSpec("yolo")), [(5, 3)])
+    assert isinstance(decoder, YoloDecoder)
+    return Detect(decoder, 64, 64, 0.03)
+
+
+def test_no_answer_is_not_an_answer_without_objects() -> None:
+    """A box that the decoder refuses ends the frame: where FP32 sees nothing that agreed with it."""
+    quiet = np.array([[10, 30, 50], [10, 30, 50], [8, 8, 8], [8, 8, 8], [0.2, 0.01, 0.01]], f32)
+    far = quiet.copy()
+    far[:, 0] = 1e9, 1e9, 8, 8, 0.3
+    task, tally = detector(), Tally()
+    compare(task, tally, [quiet], [far])
+    assert tally.overflow.startswith("a box reaches beyond") and cost_of(task, tally) == OVERFLOWED
+    tally = Tally()
+    compare(task, tally, [far], [far])                                  # FP32 itself has no answer: nothing agrees
+    assert tally.overflow == "" and (tally.pictures, tally.agree) == (1, 0)
+
+
+def test_false_alarms_where_fp32_sees_nothing_are_told() -> None:
+    want = np.array([[10, 30, 50], [10, 30, 50], [8, 8, 8], [8, 8, 8], [0.2, 0.01, 0.01]], f32)
+    got = want.copy()
+    got[4, 1:] = 0.8
+    task, tally = detector(), Tally()
+    task.add(tally, [want], [got])
+    figures = judge_gate(task.figures(tally), "detect", 64, [])
+    assert figures["anchors"] == 0 and figures["false_alarms"] == 2 and figures["met"] is None
+    assert "  false alarms: 2 anchors that FP32 does not count (no limit)" in gate_lines(figures)
+    pixels, tally = heat_map([(2,)]), Tally()
+    pixels.add(tally, [np.array([0.05, 0.0], f32)], [np.array([0.9, 0.0], f32)])
+    assert pixels.figures(tally)["false_alarms"] == 1
 
 
 def net(activation: str) -> onnx.ModelProto:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,12 +23,14 @@ from orind.kernels.passes.pipeline import fuse, prepare
 from orind.kernels.plan.file import PlanFile
 from orind.kernels.quant.borders import layers_of
 from orind.kernels.quant.coding import find_scales
-from orind.kernels.quant.gate import Reference, Regress, Tally
+from orind.kernels.quant.gate import Regress, Tally, strict
 from orind.kernels.quant.half import mixed_numbers
+from orind.kernels.quant.mixed import Choice, choose_layers
 from orind.kernels.quant.pictures import Source
 from orind.kernels.quant.ranking import rank_layers
+from orind.kernels.quant.reference import Reference
 from orind.kernels.quant.scales import Scales
-from orind.kernels.quant.verdict import AccuracyError
+from orind.kernels.quant.verdict import AccuracyError, gate_lines
 from orind.kernels.spec import ModelSpec
 from orind.kernels.verify import verify
 
@@ -83,7 +87,7 @@ def test_an_easy_net_stays_int8(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_hard_net_collapses_and_the_layers_at_fault_become_float16(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(AccuracyError, match=r"times over the limits.*--precision mixed") as caught:
+    with pytest.raises(AccuracyError, match=r"times the limits.*--precision mixed") as caught:
         build(folder, "hard", tmp_path / "h.plan", "int8")
     assert caught.value.figures["sqnr_db"] < 20
     lines: list[str] = []
@@ -103,6 +107,9 @@ def test_a_hard_net_collapses_and_the_layers_at_fault_become_float16(folder: Pat
         if row["step"] == "ConvF16":
             assert not row["exact"]
     assert any("layers stay in FP16" in line for line in lines)
+    looks = [line for line in lines if "at the held-back pictures" in line]
+    assert told["looks"] == result.report["gate"]["looks"] == len(looks) and told["pictures"] == 48
+    assert f"look {len(looks)} at these pictures" in "\n".join(gate_lines(result.report["gate"]))
 
 
 def test_where_float16_does_not_do_either(folder: Path, tmp_path: Path) -> None:
@@ -162,6 +169,63 @@ def test_ranking_by_imitation_is_that_of_programs(folder: Path, model: str) -> N
     assert (sum(share.values()) > 1) is (model == "hard")
 
 
+class Counted(Reference):
+    """A reference whose figures depend on the number of float16 layers alone: (excess, strict) by that number."""
+
+    def __init__(self, figures: Callable[[int], tuple[float, float]]) -> None:
+        super().__init__(Regress(), None, None, [])  # type: ignore[arg-type]
+        self.figures, self.asked = figures, list[int]()
+
+    def measure(self, coded: Any, source: Any, give_up: Any = None) -> dict[str, Any]:
+        self.asked.append(len(coded))
+        return dict(zip(("excess", "strict"), self.figures(len(coded)), strict=True))
+
+
+def chosen(folder: Path, search: Counted, held: Counted) -> tuple[Choice, list[str], list[str]]:
+    """The choice, its layers by rank, and all layers by rank."""
+    scales, floats, source, pictures = prepared(folder, "hard")
+    quick = Reference(Regress(), floats, source, pictures)
+    share = rank_layers(scales, quick, lambda line: None)
+    ranked = sorted(share, key=lambda name: -share[name])
+    choice = choose_layers(scales, lambda layers: (layers, None), lambda: quick,  # type: ignore[arg-type, return-value]
+                           search, held, lambda line: None)
+    return choice, sorted(choice.layers, key=ranked.index), ranked
+
+
+def test_the_held_back_pictures_only_judge(folder: Path) -> None:
+    """The search keeps its limits with two layers, the verdict needs four: three looks, at two, three and five."""
+    search, held = Counted(lambda n: (2 - n / 2, 2 - n / 2)), Counted(lambda n: (2 - n / 4, 2 - n / 4))
+    choice, layers, ranked = chosen(folder, search, held)
+    assert held.asked == [2, 3, 5] and choice.figures["looks"] == choice.report["looks"] == 3
+    assert set(search.asked[:2]) == {0, len(ranked)} and len(search.asked) > 4
+    assert layers == ranked[:5] and choice.figures["excess"] == 0.75 and choice.warning == ""
+    int8 = Counted(lambda n: (0.5, 0.5))
+    choice, layers, _ = chosen(folder, int8, Counted(lambda n: (0.5, 0.5)))
+    assert int8.asked == [0] and layers == [] and choice.report["looks"] == 1 and "costs" not in choice.report
+
+
+def test_where_float16_gives_false_alarms_the_gate_decides(folder: Path) -> None:
+    """Float16 keeps the gate, but not with false alarms: they are left out, not every layer taken."""
+    loud = Counted(lambda n: (0.5, 3.0))
+    choice, layers, _ = chosen(folder, loud, Counted(lambda n: (0.5, 3.0)))
+    assert layers == [] and choice.report["layers"] == [] and choice.figures["excess"] == 0.5
+    assert choice.warning.startswith("with false alarms FP16 itself is at 3 times the limits")
+    search = Counted(lambda n: (2 - n / 2, 4 - n / 100))
+    choice, layers, ranked = chosen(folder, search, Counted(lambda n: (2 - n / 2, 9.0)))
+    assert len(layers) == 2 and choice.report["looks"] == 1 and choice.warning
+    kept = Counted(lambda n: (0.5, 3.0))                                # false alarms only on the held-back pictures
+    choice, layers, ranked = chosen(folder, Counted(lambda n: (0.5, 0.5)), kept)
+    assert layers == [] and kept.asked == [0, 1, 3, len(ranked)] and choice.report["looks"] == 4
+
+
+def test_where_no_set_keeps_the_limits_the_report_says_so(folder: Path) -> None:
+    choice, layers, ranked = chosen(folder, Counted(lambda n: (3 - n / 10, 5)), Counted(lambda n: (3 - n / 10, 5)))
+    assert sorted(layers) == sorted(ranked) and [row["name"] for row in choice.report["layers"]] == list(choice.layers)
+    assert all(row["why"].startswith("no set of FP16 layers keeps the limits") for row in choice.report["layers"])
+    assert choice.warning.startswith("no set of FP16 layers keeps the limits on the calibration pictures: all in FP16")
+    assert choice.report["looks"] == 1 and choice.report["macs_fp16"] == 1
+
+
 def test_giving_up_decides_as_a_whole_run_does(folder: Path) -> None:
     scales, floats, source, pictures = prepared(folder, "hard")
     held = Reference(Regress(), floats, source, pictures)
@@ -170,7 +234,7 @@ def test_giving_up_decides_as_a_whole_run_does(folder: Path) -> None:
         graph, numbers = mixed_numbers(scales, every[:count])
         programs, constants = lower(graph, [1], numbers)
         coded = ProgramRunner(programs[1], constants)
-        whole, soon = held.measure(coded, source), held.measure(coded, source, give_up=True)
+        whole, soon = held.measure(coded, source), held.measure(coded, source, give_up=strict)
         assert (whole["excess"] > 1) is (soon["excess"] > 1) and soon["excess"] <= whole["excess"] * (1 + 1e-9)
         given_up += "given_up" in soon
         assert ("given_up" in soon) is False or 1 <= soon["given_up"] <= len(pictures)

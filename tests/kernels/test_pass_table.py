@@ -25,10 +25,11 @@ from orind.kernels.perf.model import costs
 from orind.kernels.plan.file import PlanFile
 from orind.kernels.quant.borders import layers_of
 from orind.kernels.quant.coding import find_scales
-from orind.kernels.quant.gate import Reference, Regress
+from orind.kernels.quant.gate import Regress
 from orind.kernels.quant.half import mixed_numbers
 from orind.kernels.quant.pictures import Source
 from orind.kernels.quant.ranking import rank_layers
+from orind.kernels.quant.reference import Reference
 from orind.kernels.quant.report import ranking_facts
 from orind.kernels.report.passes import IMPORT, PRECISION, PassTable
 from orind.kernels.spec import InputSpec, ModelSpec
