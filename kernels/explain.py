@@ -18,7 +18,9 @@ from .passes.lower import lower
 from .passes.lower_f32 import FloatNumbers
 from .passes.pipeline import fuse, prepare
 from .passes.release_pairs import quantised_by_file, release_pairs
+from .quant.half import mixed_numbers
 from .quant.imported import scales_of_file
+from .quant.parts import merged_scales
 from .quant.scales import InputCode
 
 
@@ -43,18 +45,26 @@ def explain(path: Path, shapes: Mapping[str, tuple[int, ...]] = NO_SHAPES) -> Ex
         problems.append(str(error))
     if problems:
         return Explanation(tuple(dict.fromkeys(problems)), f"{path.name}: {len(problems)} problems")
-    quantised = f"; {_of_file(graph)}" if quantised_by_file(graph) else ""
+    quantised = f"; {_of_file(graph, problems)}" if quantised_by_file(graph) else ""
+    if problems:
+        return Explanation(tuple(dict.fromkeys(problems)), f"{path.name}: {len(graph.nodes)} nodes; FP32 can be built, "
+                           f"INT8 has {len(problems)} problems{quantised}")
     return Explanation((), f"{path.name}: {len(graph.nodes)} nodes, {len(fused.nodes)} after the passes, "
                            f"{len(programs[1].steps)} steps in FP32{quantised}; no problems")
 
 
-def _of_file(graph: Graph) -> str:
-    """What INT8 makes of the scales that a model brings along."""
+def _of_file(graph: Graph, problems: list[str]) -> str:
+    """What INT8 makes of the scales that a model brings along; what lowering with them refuses goes to `problems`."""
     released, ranges = release_pairs(graph)
     fused = fuse(float_ends(prepare(released)))
     try:
-        _, facts = scales_of_file(fused, ranges, InputCode(graph.inputs[0].dtype, 1.0), dict, "mse")
+        scales, facts = scales_of_file(fused, ranges, InputCode(graph.inputs[0].dtype, 1.0), dict, "mse")
     except UnsupportedModel as error:
         return f"quantised already; {str(error).removeprefix(f'{graph.file}: ')}"
+    try:
+        merged, numbers = mixed_numbers(merged_scales(scales), ())
+        lower(merged, [1], numbers, problems)
+    except UnsupportedModel as error:
+        problems.append(str(error))
     return (f"quantised already: {facts['scales_kept']} scales kept, {facts['scales_coded_again']} coded again; INT8 "
             "needs no pictures")

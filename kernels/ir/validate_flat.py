@@ -154,7 +154,7 @@ def fill(look: Look, step: Fill) -> None:
 def window_conv(look: Look, step: WindowConv) -> None:
     x, y = look.flat(step.x).shape, look.flat(step.y).shape
     weight = look.constant(step.weight, "float32")
-    look.need(len(x) == len(y) == weight.ndim >= 3 and x[0] == y[0] == 1 and step.groups >= 1 and weight.size > 0
+    look.need(len(x) == len(y) == weight.ndim >= 3 and x[0] == y[0] and step.groups >= 1 and weight.size > 0
               and x[1] == weight.shape[1] * step.groups and y[1] == len(weight) and y[1] % step.groups == 0,
               f"takes {x} to {y} with weights of {weight.shape} in {step.groups} groups")
     look.constant(step.bias, "float32", (y[1],))

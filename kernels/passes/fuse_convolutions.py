@@ -2,7 +2,8 @@
 
 Caller: `pipeline.py`. Only forms that CONTRACT.md has are made: act(conv), clip(conv), clip(conv + r), clip(act(conv) +
 r). Only in the body: what follows the last multiply-accumulate stays apart, in float. A fused node stands where its
-last part stood; attribute `pre` names the pre-activation tensor, which calibration needs for the table.
+last part stood; attribute `pre` names the pre-activation tensor, which calibration needs for the table. Convolutions
+of volumes or of several frames are steps on flat tensors, which end in nothing but a bias: they stay as they are.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ def fuse_convolutions(graph: Graph) -> Graph:
         if fuser.take(node):
             continue
         fuser.nodes[node.name] = node
-        if node.op == "Conv":
+        shape = graph.shape(node.output)
+        if node.op == "Conv" and len(shape) == 4 and shape[0] == 1:
             fuser.open[node.output] = node
     return graph.rebuilt(fuser.nodes.values())

@@ -123,6 +123,7 @@ def _other(node: Node, out: Lowering, x: str, live: list[str]) -> None:
         value = float(graph.constants[node.inputs[2]].reshape(())) if len(node.inputs) > 2 else 0.0
         out.steps.append(Border(node.name, x, y, tuple(pads[:len(pads) // 2]), value))
     elif node.op == "Conv":
+        assert len(node.inputs) < 4 and not {"bounds", "activation"} & set(a), f"{node.name} was fused"
         weight = graph.constants[node.inputs[1]]
         has_bias = len(node.inputs) > 2 and node.inputs[2]
         shift = graph.constants[node.inputs[2]] if has_bias else np.zeros(len(weight))

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from orind.kernels.cpu.executor import ProgramRunner
 from orind.kernels.importer.onnx_model import import_model
 from orind.kernels.ir.graph import Graph
+from orind.kernels.ir.program import Program
+from orind.kernels.ir.validate import validate
 from orind.kernels.passes.float_ends import float_ends
 from orind.kernels.passes.islands import IMAGE
 from orind.kernels.passes.lower import lower
@@ -32,7 +34,14 @@ def imported(model: onnx.ModelProto) -> Graph:
 
 def fp32(model: onnx.ModelProto, batch: int = 1) -> tuple[ProgramRunner, dict[str, Array]]:
     graph = fuse(prepare(imported(model)))
-    programs, constants = lower(graph, [batch], FloatNumbers(graph))
+    return bound(lower(graph, [batch], FloatNumbers(graph)), batch)
+
+
+def bound(lowered: tuple[dict[int, Program], dict[str, Array]], batch: int = 1) -> tuple[ProgramRunner, dict[str,
+                                                                                                         Array]]:
+    """The program for `batch`, which every engine would load, and its constants."""
+    programs, constants = lowered
+    validate(programs[batch], constants)
     return ProgramRunner(programs[batch], constants), constants
 
 
@@ -57,8 +66,7 @@ def int8(model: onnx.ModelProto, batch: int = 1, code: InputCode | None = None, 
     """As `calibrated`, bound."""
     scales = calibrated(model, code, seed, frames)
     graph, numbers = mixed_numbers(scales, ())
-    programs, constants = lower(graph, [batch], numbers)
-    return ProgramRunner(programs[batch], constants), constants
+    return bound(lower(graph, [batch], numbers), batch)
 
 
 def fill(runner: ProgramRunner, seed: int = 0) -> None:

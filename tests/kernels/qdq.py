@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from compiled import bound
 from judge import half_even, single, stored
 from models import Net
 from numpy.typing import NDArray
@@ -66,8 +67,7 @@ def as_int8(model: onnx.ModelProto) -> tuple[ProgramRunner, dict[str, Array], Sc
     released, ranges = release_pairs(import_model(model, Path("test.onnx")))
     fused = fuse(float_ends(prepare(released)))
     scales, facts = scales_of_file(fused, ranges, InputCode("int8", 1.0), dict, "mse")
-    programs, constants = lower(scales.graph, [1], IntegerNumbers(scales))
-    return ProgramRunner(programs[1], constants), constants, scales, facts
+    return *bound(lower(scales.graph, [1], IntegerNumbers(scales))), scales, facts
 
 
 def seen(runner: ProgramRunner) -> dict[str, Array]:

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from models import Net
 from onnx import TensorProto, helper, numpy_helper
+from qdq import QdqNet
 
 from orind.kernels.build import build_plan
 from orind.kernels.explain import explain
@@ -95,3 +96,24 @@ def test_names_and_ranks_that_do_not_fit(tmp_path: Path) -> None:
         read_model(path, {"x": (1, 3)})
     with pytest.raises(ModelError, match="more than 67108864 values"):
         read_model(path, {"x": (1, 3, 1 << 16, 1 << 16)})
+
+
+def test_what_int8_refuses_of_a_quantised_model_is_a_problem(tmp_path: Path) -> None:
+    """FP32 would take it; the multiplier that its scales give is nothing in float32."""
+    net = QdqNet((1, 3, 6, 6))
+    x = net.pair(net.input, 0.01)
+    parts = []
+    for k in (1, 3):
+        codes = net.rng.integers(-128, 128, (4, 3, k, k)).astype(np.int8)
+        codes[:, 0, 0, 0] = -128
+        y = net.op("Conv", x, net.weight(codes, np.full(4, 2e-38)), pads=[k // 2] * 4)
+        net.channels[y] = 4
+        parts.append(net.coded_conv(net.pair(net.op("Relu", y), 1.0), 1.0, 2))
+    path = saved(net.model([(part, (1, 2, 6, 6)) for part in parts]), tmp_path)
+    build_plan(path, None, [], tmp_path / "m.plan", "fp32")
+    found = explain(path)
+    assert len(found.problems) == 2 and all(
+        p.startswith("m.onnx: node ") and "(Conv): the multiplier of channel 0 underflows" in p for p in found.problems)
+    assert found.summary.startswith("m.onnx: ") and "FP32 can be built, INT8 has 2 problems; quantised" in found.summary
+    with pytest.raises(ModelError, match="the multiplier of channel 0 underflows"):
+        build_plan(path, None, [], tmp_path / "m.plan", "int8")

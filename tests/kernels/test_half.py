@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from compiled import calibrated, fill, imported
+from compiled import bound, calibrated, fill, imported
 from judge import Judge
 from models import Net, detector_onnx, random_net
 from numpy.typing import NDArray
@@ -37,8 +37,7 @@ Array = NDArray[Any]
 
 def fp16(model: onnx.ModelProto, batch: int = 1) -> tuple[ProgramRunner, dict[str, Array]]:
     graph = fuse(float_ends(prepare(imported(model))))
-    programs, constants = lower(*lowering_of(without_codes(graph), layers_of(graph), batch))
-    return ProgramRunner(programs[batch], constants), constants
+    return bound(lower(*lowering_of(without_codes(graph), layers_of(graph), batch)), batch)
 
 
 def lowering_of(scales: Any, layers: Any, batch: int) -> tuple[Any, list[int], Any]:
@@ -50,8 +49,7 @@ def mixed(model: onnx.ModelProto, layers: Any = None, seed: int = 0) -> tuple[Pr
     """Every second layer in float16 unless `layers` picks them from the list."""
     scales = calibrated(model, seed=seed)
     every = layers_of(scales.graph)
-    programs, constants = lower(*lowering_of(scales, every[::2] if layers is None else layers(every), 1))
-    return ProgramRunner(programs[1], constants), constants
+    return bound(lower(*lowering_of(scales, every[::2] if layers is None else layers(every), 1)))
 
 
 def float64_sums(runner: ProgramRunner, constants: dict[str, Array], step: s.ConvF32) -> tuple[Array, Array, int]:

@@ -13,9 +13,11 @@ from forms import ints
 from models import Net, detector_onnx
 from onnx import TensorProto, helper
 
+from orind.kernels.build import build_plan
 from orind.kernels.importer.onnx_model import read_model
 from orind.kernels.ir.errors import ModelError
 from orind.kernels.passes.pipeline import fuse, prepare
+from orind.kernels.verify import verify
 
 
 def equal(model: onnx.ModelProto, seed: int = 1) -> list[str]:
@@ -154,3 +156,20 @@ def test_external_data_outside_of_the_folder(location: str, tmp_path: Path) -> N
     onnx.save_model(model, folder / "m.onnx")
     with pytest.raises(ModelError, match=r"m\.onnx: the weights 'c\d+' lie in '.*', outside of the model's folder"):
         read_model(folder / "m.onnx")
+
+
+@pytest.mark.parametrize("size", [(9,), (9, 7), (5, 6, 4)])
+def test_convolutions_of_two_frames_at_once_are_built(size: tuple[int, ...], tmp_path: Path) -> None:
+    """N = 2 inside the model: such rows, images and volumes are flat tensors of the program, and a plan holds them."""
+    rank = len(size)
+    net = Net((1, 6, *size), rank)
+    weight = net.constant(net.rng.normal(0, 0.3, (4, 3, *(3,) * rank)).astype(np.float32))
+    both = net.op("Reshape", net.input, ints(net, 2, 3, *size))
+    x = net.op("Conv", both, weight, net.constant(np.ones(4, dtype=np.float32)), kernel_shape=[3] * rank,
+               pads=[1] * 2 * rank)
+    last = net.constant(net.rng.normal(0, 0.3, (2, 2, *(1,) * rank)).astype(np.float32))
+    y = net.op("Conv", net.op("Relu", x), last, kernel_shape=[1] * rank, group=2)
+    onnx.save(net.model([(y, (2, 2, *size))]), tmp_path / "two.onnx")
+    build_plan(tmp_path / "two.onnx", None, [], tmp_path / "two.plan", "fp32")
+    report = verify(tmp_path / "two.plan", tmp_path / "two.onnx", "onnxruntime")
+    assert report.ok, report
