@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kl-share",
         action="store_true",
-        help="measure each layer's share of the loss also where INT8 meets the gate (mixed does where it does not)",
+        help="measure each layer's share of the loss also where INT8 meets the gate (mixed does where it does not); "
+        "needs --calibrate, not for fp16 and fp32",
     )
     parser.add_argument(
         "--board", metavar="BOARD[:MODE]", help=f"predicted times and a schedule in the report, for {prediction.HELP}"
@@ -100,6 +101,10 @@ def run(options: argparse.Namespace) -> int:
         return _explain(options)
     if options.output is None:
         print("orind build: -o PLAN is missing (or --explain, which builds nothing)", file=sys.stderr)
+        return 2
+    if options.kl_share and options.precision in ("fp16", "fp32"):
+        print(f"orind build: --kl-share: with --precision {options.precision} no layer is INT8, so none has a share of "
+              "the loss; leave one of them out", file=sys.stderr)
         return 2
     try:
         devices = prediction.devices(options.board) if options.board is not None else []

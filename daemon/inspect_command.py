@@ -17,6 +17,7 @@ from ..kernels.model import interface_of
 from ..kernels.perf.device import DeviceError
 from ..kernels.plan.file import PlanFile
 from ..kernels.plan.layout import PlanError
+from ..kernels.plan.told import text_of, told
 from ..kernels.pre.outputs import DecoderError
 from ..kernels.spec import ModelSpec, SpecError
 from . import inspect_table, prediction
@@ -49,38 +50,43 @@ def run(options: argparse.Namespace) -> int:
         with PlanFile.open_path(options.plan) as plan:
             plan.verify()
             table = describe(plan)
-            programs = programs_from_text(plan.metadata["program"])
+            programs = programs_from_text(text_of(plan, "program"))
+            for batch in table["spec"]["batch"]:
+                if batch not in programs:
+                    raise PlanError(f"it holds no program for batch {batch}: make it with orind build")
         if options.board is not None:
             table["predicted"] = prediction.predictions(programs, options.board)
         if options.html is not None:
             return _write_page(options, table, programs)
-        text = _dot(table, programs) if options.dot else None
-        if text is None:
-            text = json.dumps(table) if options.json else "\n".join(inspect_table.lines(options.plan, table, programs))
-    except KeyError as error:
-        print(f"orind inspect: {options.plan}: it holds no {error.args[0]}: make it with orind build", file=sys.stderr)
-        return Exit.DATA
+        if options.dot:
+            text = _dot(table, programs)
+        elif options.json:
+            text = json.dumps(table)
+        else:
+            text = "\n".join(inspect_table.lines(options.plan, table, programs))
     except DeviceError as error:
         print(f"orind inspect: --board {options.board}: {error}", file=sys.stderr)
         return Exit.USAGE
     except (PlanError, SpecError, ProgramError, DecoderError) as error:
-        print(f"orind inspect: {error}", file=sys.stderr)
+        path = "" if str(options.plan) in str(error) else f"{options.plan}: "
+        print(f"orind inspect: {path}{error}", file=sys.stderr)
         return Exit.DATA
     print(text)
     return Exit.DONE
 
 
 def describe(plan: PlanFile) -> dict[str, Any]:
-    """Spec, interface, report and provenance of a verified plan."""
-    spec = ModelSpec.from_json(plan.metadata["spec"])
+    """Spec, interface, report and provenance of a verified plan. Raises PlanError where one is missing, and later for
+    what is missing in them."""
+    spec = ModelSpec.from_json(text_of(plan, "spec"))
     interface = interface_of(plan, spec)
     return {
         "sha256": plan.sha256,
         "bytes": plan.size,
-        "spec": json.loads(plan.metadata["spec"]),
+        "spec": told(plan, "spec"),
         "input": {"dtype": interface.input_dtype, "shape": interface.input_shape},
-        "report": json.loads(plan.metadata["report"]),
-        "provenance": json.loads(plan.metadata["provenance"]),
+        "report": told(plan, "report"),
+        "provenance": told(plan, "provenance"),
     }
 
 
@@ -106,7 +112,7 @@ def _write_page(options: argparse.Namespace, table: Mapping[str, Any], programs:
 def _dot(table: Mapping[str, Any], programs: Mapping[int, Program]) -> str:
     from ..kernels.report.dataflow import Flow
     from ..kernels.report.dot import dot
-    from ..kernels.report.layers import layers_of
+    from ..kernels.report.layers import records_of
 
     program = programs[table["spec"]["batch"][0]]
-    return dot(table["spec"]["name"], Flow(program), layers_of(program, table["report"], None))
+    return dot(table["spec"]["name"], Flow(program), records_of(program, table["report"], None))

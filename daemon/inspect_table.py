@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..kernels.ir.program import Program
-from ..kernels.report.layers import Layer, layers_of, predicted_for
+from ..kernels.report.layers import Layer, predicted_for, records_of
 from ..kernels.report.markup import clean
 from . import prediction
 
@@ -37,7 +37,7 @@ def lines(path: Path, table: Mapping[str, Any], programs: Mapping[int, Program])
     if "passes" in report:
         text += ["", *_passes(report["passes"])]
     program = programs[spec["batch"][0]]
-    layers = layers_of(program, report, predicted_for(program, predicted or ()))
+    layers = records_of(program, report, predicted_for(program, predicted or ()))
     text += ["", *_layers(layers), *_shares(report), *_kept(layers)]
     if predicted:
         text += prediction.lines(predicted)

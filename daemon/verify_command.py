@@ -42,9 +42,6 @@ def run(options: argparse.Namespace) -> int:
             return Exit.NO_INPUT
     try:
         report = verify(options.plan, options.onnx, options.reference, options.images)
-    except KeyError as error:
-        print(f"orind verify: {options.plan}: it holds no {error.args[0]}: make it with orind build", file=sys.stderr)
-        return Exit.DATA
     except (PlanError, ModelError, SpecError, ProgramError, CalibrationError, DecoderError) as error:
         print(f"orind verify: {error}", file=sys.stderr)
         return Exit.DATA

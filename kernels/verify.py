@@ -18,6 +18,7 @@ from .ir.validate import programs_of
 from .passes.arena import floor
 from .plan.file import PlanFile
 from .plan.layout import PlanError
+from .plan.told import text_of
 from .verify_model import REFERENCES, Check, against_onnx
 
 __all__ = ["REFERENCES", "Check", "VerifyReport", "verify"]
@@ -46,8 +47,7 @@ def verify(path: Path, onnx: Path | None = None, reference: str = "import", imag
         off = [name for name, value in plan.tensors.items() if value.ctypes.data % ALIGN]
         checks.append(Check("alignment", not off, f"{len(plan.tensors)} tensors on {ALIGN} bytes" if not off else
                             f"tensor '{off[0]}' is not aligned to {ALIGN} bytes: build the plan again"))
-        if "program" not in plan.metadata:
-            raise PlanError(f"{path}: it holds no program: make it with orind build")
+        text_of(plan, "program")
         programs: dict[int, Program] = {}
         try:
             programs = programs_of(plan.metadata, plan.tensors)

@@ -1,7 +1,6 @@
 """Pass: BatchNormalization after a convolution goes into its weights; elsewhere it becomes a depthwise 1x1 convolution.
 
-Callers: `pipeline.py`; `report/passes.py`, for which a graph before this pass must have a cost too. The products are
-formed in float64 and rounded once to float32.
+Caller: `pipeline.py`. The products are formed in float64 and rounded once to float32.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from ..ir.graph import Array, Graph, Node
 from .grids import scaled_grid
 
 
-def fold_batchnorm(graph: Graph, into_weights: bool = True) -> Graph:
-    """The same function; not `into_weights`: every BatchNormalization stays a step of its own."""
+def fold_batchnorm(graph: Graph) -> Graph:
+    """The same function."""
     nodes: dict[str, Node] = {}
     constants: dict[str, Array] = {}
     for node in graph.nodes:
@@ -27,8 +26,7 @@ def fold_batchnorm(graph: Graph, into_weights: bool = True) -> Graph:
         gain = scale / np.sqrt(variance + node.attrs.get("epsilon", 1e-5))
         key = graph.producers[node.inputs[0]].name if node.inputs[0] in graph.producers else ""
         before = nodes.get(key)
-        if (into_weights and before is not None and before.op == "Conv"
-                and graph.only_consumer(before.output) is node):
+        if before is not None and before.op == "Conv" and graph.only_consumer(before.output) is node:
             known = {**graph.constants, **constants}
             weight = known[before.inputs[1]].astype(np.float64) * gain[:, None, None, None]
             bias = (known[before.inputs[2]].astype(np.float64)

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from ..ir.lifetimes import lifetimes, successors
 from ..ir.program import Program, Tensor
+from ..plan.layout import PlanError
 
 INPUT = -1
 """The step number of a program input's writer. The reader of an output has the number of steps."""
@@ -52,12 +53,12 @@ class Buffer:
 
 
 class Flow:
-    """Edges and buffers of a program. Raises KeyError for one of an older orind, without names of buffers."""
+    """Edges and buffers of a program. Raises PlanError for one of an older orind, without names of buffers."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         if not all(tensor.buffer for tensor in program.tensors.values()):
-            raise KeyError("name of every buffer")
+            raise PlanError("its program does not name every buffer: make it with orind build")
         self._writes: dict[str, list[tuple[int, Tensor]]] = {}
         found: list[Edge] = []
         for name in program.inputs:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ir.program import Program
+from ..plan.layout import PlanError
 from .markup import clean
 
 TYPES = {"int8": "INT8", "float16": "FP16", "float32": "FP32", "uint8": "bytes"}
@@ -69,12 +70,13 @@ def shortened(names: Sequence[str]) -> list[str]:
     return short
 
 
-def layers_of(program: Program, report: Mapping[str, Any], predicted: Mapping[str, Any] | None) -> list[Layer]:
+def records_of(program: Program, report: Mapping[str, Any], predicted: Mapping[str, Any] | None) -> list[Layer]:
     """In running order. Rows of report and prediction belong to steps by their place; a report of another length than
-    the program raises KeyError, as one without layers does."""
+    the program raises PlanError."""
     rows = report["layers"]
     if len(rows) != len(program.steps):
-        raise KeyError("report of every step")
+        raise PlanError(f"its report is of {len(rows)} layers, its program has {len(program.steps)}: make it with "
+                        "orind build")
     times: Sequence[Mapping[str, Any]] = predicted["layers"] if predicted else []
     kept = {row["name"]: row["why"] for row in report.get("mixed", {}).get("layers", ())}
     short = shortened([clean(row["name"]) for row in rows])

@@ -66,18 +66,25 @@ def gate_figures(gate: Mapping[str, Any]) -> Markup | None:
     rows = [tag("tr", tag("td", name), tag("td", value, class_="r"), tag("td", meter(used)),
                 tag("td", limit, class_="soft nowrap"), tag("td", f"{used:.0%} of the limit", class_="r"))
             for name, value, limit, used in figures_of(gate)]
-    if not rows:
-        return None
     more = []
     if "kl_p99" in gate:
         more.append(f"KL P99 {gate['kl_p99']:.3g} nats")
     if "agreement" in gate:
         more.append(f"agreement {gate['agreement']:.1%}")
     more += [f"{gate[what]} {what}" for what in ("anchors", "pixels") if what in gate]
+    if "others_sqnr_db" in gate:
+        more.append(f"SQNR of the other outputs {gate['others_sqnr_db']:.1f} dB")
+    if gate.get("false_alarms"):
+        share = f" (with them at {gate['strict']:.3g} times the limits)" if "strict" in gate else ""
+        more.append(f"false alarms: {gate['false_alarms']}{share}")
+    if "looks" in gate:
+        more.append(f"FP16 layers chosen on calibration pictures, look {gate['looks']} at these")
     if gate.get("overflow"):
         more.append(f"overflow in {gate['overflow']}")
-    return tag("div", tag("table", tag("tbody", *rows)), tag("p", ", ".join(more), class_="soft") if more else None,
-               class_="scroll gate")
+    if not rows and not more:
+        return None
+    return tag("div", tag("table", tag("tbody", *rows)) if rows else None,
+               tag("p", ", ".join(more), class_="soft") if more else None, class_="scroll gate")
 
 
 def meter(used: float) -> Markup:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..ir.program import Program
 from .dataflow import Flow
-from .layers import layers_of, predicted_for
+from .layers import predicted_for, records_of
 from .markup import Markup, joined, tag
 from .overview import header
 from .sections import error_section, graph_section, layer_section, memory_section, pass_section, time_section
@@ -25,11 +25,11 @@ SECTIONS = (("graph", "Graph"), ("error", "Error"), ("time", "Time"), ("memory",
 
 def page(table: Mapping[str, Any], program: Program, predicted: Sequence[Mapping[str, Any]]) -> str:
     """The whole page. `table` as `orind inspect --json` prints it, `program` that of its smallest served batch size,
-    `predicted` the time model's tables, of which the first one's layers are shown. Raises KeyError for a report that
-    lacks what every build writes."""
+    `predicted` the time model's tables, of which the first one's layers are shown. Raises PlanError for a report and
+    a program that do not belong together, or of an older orind."""
     report = table["report"]
     one = predicted_for(program, predicted)
-    layers = layers_of(program, report, one)
+    layers = records_of(program, report, one)
     flow = Flow(program)
     content = [graph_section(flow, layers), error_section(report, layers), time_section(predicted, one, layers),
                memory_section(flow, layers), pass_section(report), layer_section(layers)]

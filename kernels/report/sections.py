@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..quant.gate import strict
 from .charts import error_chart, memory_chart, size_text, time_chart
 from .dataflow import Flow
 from .drawing import graph_svg
@@ -83,8 +84,10 @@ def _kept(report: Mapping[str, Any], layers: Sequence[Layer]) -> Markup | None:
     if not kept:
         return None
     told = report["mixed"]
-    said = (f"{len(kept)} layers stay in FP16, {told['macs_fp16']:.1%} of the multiply-accumulates. All in INT8 would "
-            f"be {told['int8']['excess']:.3g} times over the gate's limits, all in FP16 {told['fp16']['excess']:.3g}.")
+    said = (f"{len(kept)} layers stay in FP16, {told['macs_fp16']:.1%} of the multiply-accumulates. On "
+            f"{told['pictures']} calibration pictures all in INT8 is at {strict(told['int8']):.3g} times the limits")
+    said += f", all in FP16 at {strict(told['fp16']):.3g}" if "fp16" in told else ""
+    said += f", false alarms counted. The held-back pictures were looked at {told['looks']} times."
     kept.sort(key=lambda v: -(v.cost or 0.0))
     head = tag("tr", tag("th", "layer"), tag("th", "operator"), tag("th", "why it is not INT8"))
 

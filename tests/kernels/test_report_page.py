@@ -23,11 +23,12 @@ from orind.kernels.build import build_plan
 from orind.kernels.ir.lifetimes import lifetimes
 from orind.kernels.ir.program import Program, programs_from_text
 from orind.kernels.plan.file import PlanFile
+from orind.kernels.plan.layout import PlanError
 from orind.kernels.report import layering
 from orind.kernels.report.charts import byte_step, size_text, tick_step
 from orind.kernels.report.dataflow import INPUT, Flow
 from orind.kernels.report.dot import dot
-from orind.kernels.report.layers import layers_of, shortened
+from orind.kernels.report.layers import records_of, shortened
 from orind.kernels.report.markup import breakable, clean, tag
 from orind.kernels.report.overview import figures_of, verdict
 from orind.kernels.report.page import page
@@ -169,14 +170,14 @@ def test_edges_pass_through_concats_made_in_place(plan: tuple[dict[str, Any], di
     pools = [i for i, step in enumerate(program.steps) if type(step).__name__ == "MaxPool"]
     reader = pools[-1] + 1                                           # reads the Concat of SPPF's four branches
     assert {e.writer for e in flow.edges if e.reader == reader} == {pools[0] - 1, *pools}
-    with pytest.raises(KeyError, match="name of every buffer"):
+    with pytest.raises(PlanError, match="does not name every buffer"):
         Flow(replace(program, tensors={n: replace(t, buffer="") for n, t in program.tensors.items()}))
 
 
 def test_dot_is_graphviz(plan: tuple[dict[str, Any], dict[int, Program]]) -> None:
     table, programs = plan
     flow = Flow(programs[1])
-    lines = dot('a "b" \\ c', flow, layers_of(programs[1], table["report"], None)).splitlines()
+    lines = dot('a "b" \\ c', flow, records_of(programs[1], table["report"], None)).splitlines()
     string = r'"(?:[^"\\]|\\.)*"'
     attributes = rf"\[\w+=(?:{string}|\w+)(?:, \w+=(?:{string}|\w+))*\]"
     assert re.fullmatch(rf"digraph {string} {{", lines[0]) and lines[-1] == "}"
@@ -197,8 +198,8 @@ def test_a_float_plan_and_one_for_every_mode(tmp_path: Path) -> None:
     assert "name a board with --board" in page(table, programs[1], [])
     half = {**table, "report": {**table["report"], "precision": "fp16"}}
     assert "had no calibration pictures" in page(half, programs[1], [])
-    with pytest.raises(KeyError, match="report of every step"):
-        layers_of(programs[1], {**table["report"], "layers": []}, None)
+    with pytest.raises(PlanError, match=r"its report is of 0 layers, its program has \d+: make it with"):
+        records_of(programs[1], {**table["report"], "layers": []}, None)
 
 
 def test_what_the_verdict_says() -> None:
