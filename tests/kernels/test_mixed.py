@@ -165,7 +165,7 @@ def test_ranking_by_imitation_is_that_of_programs(folder: Path, model: str) -> N
         return quick.cost(ProgramRunner(programs[1], constants), source)
     for name in every:
         alone = cost([other for other in every if other != name]) - cost(list(every))
-        assert share[name] == pytest.approx(alone, rel=0.15, abs=2e-4), name
+        assert share[name] == pytest.approx(alone, rel=0.05, abs=2e-4), name
     assert (sum(share.values()) > 1) is (model == "hard")
 
 
