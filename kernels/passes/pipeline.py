@@ -30,7 +30,7 @@ from .tokens_as_images import tokens_as_images
 from .transposed_as_convolution import transposed_as_convolution
 
 PREPARE = (fold_constants, remove_dead, absorb_input_transpose, recognise_layernorm, recognise_gelu,
-           recognise_activations, decompose, rows_as_images, transposed_as_convolution, fold_batchnorm,
+           recognise_activations, rows_as_images, decompose, transposed_as_convolution, fold_batchnorm,
            fold_input_scales, fold_scales, recognise_shuffles, focus_as_convolution, tokens_as_images,
            dense_as_convolution, absorb_pads, absorb_input_cast, remove_dead)
 """Patterns are recognised before they are taken apart; what becomes a convolution does so before pads are absorbed."""

@@ -43,11 +43,14 @@ class Rewriter:
     def number(self, value: float) -> str:
         return self.constant(np.array(value, dtype=np.float32))
 
-    def add(self, op: str, inputs: tuple[str, ...], shape: Shape, last: bool = False, **attrs: object) -> str:
-        """`last`: makes the output of the node that is replaced."""
+    def add(self, op: str, inputs: tuple[str, ...], shape: Shape, last: bool = False, named: str = "",
+            **attrs: object) -> str:
+        """`last`: makes the output of the node that is replaced. `named`: a name for the output, if it is free."""
         self.count += 1
         output = self.node.output if last else self.free(f"{self.node.name}/{op} {self.count}")
         name = self.node.name if last else output
+        if named and not last:
+            output = self.free(named)
         self.nodes.append(Node(name, op, inputs, (output,), attrs))
         if not last:
             self.tensors[output] = TensorInfo(output, shape)

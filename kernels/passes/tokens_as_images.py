@@ -2,7 +2,8 @@
 
 Caller: `pipeline.py`, before `dense_as_convolution`. (1, N, K) x (K, M) is a convolution of (1, K, 1, N): so the dense
 layers of a transformer are products with one constant operand like all others, and have an INT8 form. A bias behind
-goes into the convolution, an activation behind is moved onto the image, so that a chain of dense layers stays one.
+goes into the convolution; an activation behind and a file's fake quantisation are moved onto the image, so that a chain
+of dense layers stays one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import numpy as np
 
 from ..ir.elementwise import ACTIVATIONS
 from ..ir.graph import Array, Graph, Node
+from .grids import grids
+from .remove_dead import remove_dead
 from .rewriter import Rewriter
 
 LEAST_SIDE = 16
@@ -31,23 +34,25 @@ def tokens_as_images(graph: Graph) -> Graph:
             continue
         if _is_dense(graph, node):
             bias = _bias(graph, node)
-            source = images.get(node.inputs[0]) or _image(out, node.inputs[0])
+            source = _image(out, node.inputs[0], images)
             weight = graph.constants[node.inputs[1]].T.astype(np.float32)[:, :, None, None]
             inputs, target = [source, out.constant(np.ascontiguousarray(weight))], node.output
             if bias is not None:
                 done.add(bias[0].name)
                 target = bias[0].output
                 inputs.append(out.constant(bias[1].astype(np.float32)))
-            made = out.add("Conv", tuple(inputs), (1, len(weight), 1, out.shape(source)[3]), **PLAIN)
+            made = out.add("Conv", tuple(inputs), (1, len(weight), 1, out.shape(source)[3]), named=f"{target}/image",
+                           **PLAIN, **grids(node))
             images[target] = made
             _tokens(out, made, target)
         elif node.op in ACTIVATIONS and node.inputs[0] in images:
             source = images[node.inputs[0]]
-            images[node.output] = made = out.add(node.op, (source,), out.shape(source), **node.attrs)
+            images[node.output] = made = out.add(node.op, (source,), out.shape(source),
+                                                  named=f"{node.output}/image", **node.attrs)
             _tokens(out, made, node.output)
         else:
             out.nodes.append(node)
-    return out.finish()
+    return remove_dead(out.finish()) if images else graph
 
 
 def _is_dense(graph: Graph, node: Node) -> bool:
@@ -69,11 +74,20 @@ def _bias(graph: Graph, node: Node) -> tuple[Node, Array] | None:
     return add, np.broadcast_to(value.reshape(-1), (columns,))
 
 
-def _image(out: Rewriter, name: str) -> str:
+def _image(out: Rewriter, name: str, images: dict[str, str]) -> str:
+    """The image of a tensor of tokens; fake quantisation in front is put on the image of what it reads."""
+    if name in images:
+        return images[name]
+    source = out.graph.producers.get(name)
+    if source is not None and source.op == "FakeQuantise":
+        inner = _image(out, source.inputs[0], images)
+        images[name] = out.add("FakeQuantise", (inner,), out.shape(inner), named=f"{name}/image", **source.attrs)
+        return images[name]
     *rows, columns = out.shape(name)
     count = int(np.prod(rows))
     turned = out.add("Transpose", (out.reshape(name, (count, columns)),), (columns, count), perm=(1, 0))
-    return out.reshape(turned, (1, columns, 1, count))
+    images[name] = out.reshape(turned, (1, columns, 1, count))
+    return images[name]
 
 
 def _tokens(out: Rewriter, image: str, name: str) -> None:

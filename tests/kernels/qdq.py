@@ -22,8 +22,8 @@ from orind.kernels.passes.float_ends import float_ends
 from orind.kernels.passes.lower import lower
 from orind.kernels.passes.pipeline import fuse, prepare
 from orind.kernels.passes.release_pairs import release_pairs
+from orind.kernels.quant.half import mixed_numbers
 from orind.kernels.quant.imported import scales_of_file
-from orind.kernels.quant.quantise import IntegerNumbers
 from orind.kernels.quant.scales import InputCode, Scales
 
 Array = NDArray[Any]
@@ -48,18 +48,24 @@ class QdqNet(Net):
         return str(self.op("DequantizeLinear", *names, **({"axis": axis} if np.ndim(scale) else {})))
 
     def coded_conv(self, x: str, s_x: float, out: int, k: int = 3, group: int = 1, per_channel: bool = True,
-                   whole_range: bool = True, **attrs: Any) -> str:
+                   whole_range: bool = True, rank: int = 2, **attrs: Any) -> str:
         """Random codes, some of them -128; the bias in int32 at the scale that the product has."""
-        shape = (out, self.channels[x] // group, k, k)
+        shape = (out, self.channels[x] // group, *(k,) * rank)
         codes = self.rng.integers(-128 if whole_range else -100, 128 if whole_range else 90, shape).astype(np.int8)
         scale = self.rng.uniform(1e-3, 4e-3, out if per_channel else ()).astype(np.float32)
         bias = self.rng.integers(-4000, 4000, out).astype(np.int32)
         b_scale = np.float32(s_x) * scale
-        attrs = {"pads": [k // 2] * 4, **attrs}
+        attrs = {"pads": [k // 2] * 2 * rank, **attrs}
         y = self.op("Conv", x, self.weight(codes, scale), self.weight(bias, b_scale), group=group,
-                    kernel_shape=[k, k], **attrs)
+                    kernel_shape=[k] * rank, **attrs)
         self.channels[y] = out
         return str(y)
+
+    def dense(self, x: str, inputs: int, out: int, per_channel: bool = True) -> str:
+        """MatMul of tokens by random codes."""
+        codes = self.rng.integers(-128, 128, (inputs, out)).astype(np.int8)
+        scale = self.rng.uniform(2e-3, 8e-3, out if per_channel else ()).astype(np.float32)
+        return str(self.op("MatMul", x, self.weight(codes, scale, axis=1)))
 
 
 def as_int8(model: onnx.ModelProto) -> tuple[ProgramRunner, dict[str, Array], Scales, dict[str, Any]]:
@@ -67,7 +73,8 @@ def as_int8(model: onnx.ModelProto) -> tuple[ProgramRunner, dict[str, Array], Sc
     released, ranges = release_pairs(import_model(model, Path("test.onnx")))
     fused = fuse(float_ends(prepare(released)))
     scales, facts = scales_of_file(fused, ranges, InputCode("int8", 1.0), dict, "mse")
-    return *bound(lower(scales.graph, [1], IntegerNumbers(scales))), scales, facts
+    graph, numbers = mixed_numbers(scales, ())
+    return *bound(lower(graph, [1], numbers)), scales, facts
 
 
 def seen(runner: ProgramRunner) -> dict[str, Array]:
@@ -167,6 +174,8 @@ class WholeNumbers:
     def do_Conv(self, node: onnx.NodeProto, x: Coded) -> Codes:
         a = self.attrs(node)
         weight, s_w = self.grids[node.input[1]]
+        if weight.ndim == 3:                                    # rows: an image of one row
+            return self.rows(node, x)
         m, per, kh, kw = weight.shape
         bias = self.grids[node.input[2]][0] if len(node.input) > 2 else np.zeros(m, dtype=np.int64)
         top, left, bottom, right = a.get("pads", [0] * 4)
@@ -190,6 +199,28 @@ class WholeNumbers:
         acc = weight @ x.codes.reshape(-1) + self.grids[node.input[2]][0]
         return lambda scale: stored(single(f32(acc) * f32(x.scale * s_w / scale)), -128, 127)
 
+    def rows(self, node: onnx.NodeProto, x: Coded) -> Codes:
+        """A convolution of (C, W), tap by tap."""
+        a = self.attrs(node)
+        weight, s_w = self.grids[node.input[1]]
+        padded = np.pad(x.codes, ((0, 0), tuple(a["pads"])))
+        count = padded.shape[1] - weight.shape[2] + 1
+        acc = sum(weight[:, :, k] @ padded[:, k:k + count] for k in range(weight.shape[2]))
+        acc = acc + self.grids[node.input[2]][0][:, None]
+        worth = (x.scale * np.broadcast_to(s_w, (len(weight),)))[:, None]
+        return lambda scale: stored(single(f32(acc) * f32(worth / scale)), -128, 127)
+
+    def do_MatMul(self, node: onnx.NodeProto, x: Coded) -> Codes:
+        weight, s_w = self.grids[node.input[1]]
+        acc = x.codes @ weight
+        return lambda scale: stored(single(f32(acc) * f32(x.scale * s_w / scale)), -128, 127)
+
+    def do_Reshape(self, node: onnx.NodeProto, x: Coded) -> Coded:
+        return Coded(x.codes.reshape(self.constants[node.input[1]][1:]), x.scale)
+
+    def do_Transpose(self, node: onnx.NodeProto, x: Coded) -> Coded:
+        return Coded(x.codes.transpose([i - 1 for i in self.attrs(node)["perm"][1:]]), x.scale)
+
     def do_Relu(self, node: onnx.NodeProto, x: Coded | Codes) -> Codes:
         return lambda scale: np.maximum(x(scale) if callable(x) else requantised(x, scale), 0)
 
@@ -203,7 +234,9 @@ class WholeNumbers:
         return lambda scale: stored(single(single(a.codes * f32(a.scale / scale)) + single(
             b.codes * f32(b.scale / scale))), -128, 127)
 
-    def do_Concat(self, node: onnx.NodeProto, *parts: Coded) -> Codes:
+    def do_Concat(self, node: onnx.NodeProto, *parts: Coded) -> Codes | None:
+        if self.attrs(node)["axis"] != 1:
+            return None
         return lambda scale: np.concatenate([requantised(p, scale) for p in parts])
 
     def do_Split(self, node: onnx.NodeProto, x: Coded) -> list[Coded]:
@@ -241,6 +274,14 @@ def opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     return copy
 
 
+def as_image(codes: Array, shape: tuple[int, ...]) -> Array:
+    """Codes (C, H, W), (C), rows (C, W) or tokens (N, C) as the program's image (H, W, C)."""
+    if codes.ndim == 2:
+        rows = codes.T if (shape[2], shape[1]) == codes.shape else codes
+        return rows[None]
+    return codes.reshape(codes.shape[0], *(codes.shape[1:] or (1, 1))).transpose(1, 2, 0)
+
+
 def compare(model: onnx.ModelProto, runner: ProgramRunner, seed: int = 0) -> dict[str, Array]:
     """Asserts that the program's codes are those of the whole numbers wherever it makes some; these tensors."""
     codes = np.random.default_rng(seed).integers(-128, 128, runner.input[0].shape)
@@ -249,8 +290,9 @@ def compare(model: onnx.ModelProto, runner: ProgramRunner, seed: int = 0) -> dic
     want = WholeNumbers(model).run(codes.transpose(2, 0, 1))
     both = {}
     for name, exact in want.items():
-        if name in got:
-            whole = exact.reshape(exact.shape[0], *(exact.shape[1:] or (1, 1))).transpose(1, 2, 0)
-            assert np.array_equal(got[name], whole), f"{name}: {(got[name] != whole).sum()} of {whole.size} differ"
+        image = name if name in got else f"{name}/image"
+        if image in got:
+            whole = as_image(exact, got[image].shape)
+            assert np.array_equal(got[image], whole), f"{name}: {(got[image] != whole).sum()} of {whole.size} differ"
             both[name] = exact
     return both

@@ -22,6 +22,7 @@ from orind.kernels.passes.fuse_convolutions import fuse_convolutions
 from orind.kernels.passes.pipeline import fuse, prepare
 from orind.kernels.passes.recognise_activations import recognise_activations
 from orind.kernels.passes.remove_dead import remove_dead
+from orind.kernels.passes.rows_as_images import rows_as_images
 
 
 def ops(graph: Graph) -> list[str]:
@@ -193,3 +194,20 @@ def test_whole_pipeline(make: Callable[[], Any]) -> None:
     prepared = same(before, prepare(before), 1e-4)
     same(before, fuse(prepared), 1e-4)
     assert len(before.nodes) > len(prepared.nodes) > len(fuse(prepared).nodes)
+
+
+def test_a_chain_of_rows_stays_one_image() -> None:
+    """Normalisation, activation and sum between 1-D convolutions are those of images: no rows in between."""
+    net = Net((1, 6, 40), 2)
+
+    def conv(x: str, k: int) -> str:
+        weight = net.constant(net.rng.normal(0, 0.3, (6, 6, k)).astype(np.float32))
+        y = net.op("Conv", x, weight, net.constant(net.rng.normal(0, 0.3, 6).astype(np.float32)), pads=[k // 2] * 2)
+        return str(y)
+    x = net.op("Relu", net.norm(conv(net.input, 3)))
+    y = net.op("Add", net.op("Clip", net.norm(conv(x, 5)), net.constant(np.float32(-1))), x)
+    before = imported(net.model([(conv(net.op("Relu", y), 1), (1, 6, 40))]))
+    after = same(before, rows_as_images(before))
+    assert [n.op for n in after.nodes if n.op != "Reshape"] == [n.op for n in before.nodes]
+    assert ops(after)[0] == ops(after)[-1] == "Reshape" and ops(after).count("Reshape") == 2
+    assert ops(same(before, fuse(prepare(before)))) == ["Reshape", "Conv", "Conv", "Add", "Relu", "Conv", "Reshape"]
