@@ -61,6 +61,9 @@ class Difference:
 
     @property
     def decibel(self) -> float:
+        """Below every number where there is no finite answer."""
+        if not np.isfinite(self.noise):
+            return -np.inf
         return 10 * float(np.log10(max(self.signal, 1e-30) / max(self.noise, 1e-30)))
 
 

@@ -1,8 +1,8 @@
 """Arena offsets by lifetime: two buffers share bytes only if no step needs both. Caller: `lowering.py`.
 
 First fit, 256-byte aligned, in the best of a few orders; what still sticks out at the top is placed earlier and tried
-again. Deterministic. A concat buffer lives from its first part to its last reader;
-buffers that take each other's place come as one. No arena is smaller than `floor`.
+again. Deterministic. A concat buffer lives from its first part to its last reader; buffers that take each other's place
+come as one. No arena is smaller than `floor`.
 """
 
 from __future__ import annotations

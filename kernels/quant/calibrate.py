@@ -14,14 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cpu.executor import ProgramRunner
-from .contract import LEAST_SCALE, single
+from .contract import LEAST_SCALE, SMALLEST_SCALE, single
 
 BINS = 2048
 CANDIDATES = 160
 PERCENTILE = 0.9999
 LEVELS = 128
-LEAST_RANGE = 1e-34
-"""Smaller values are in the first bin: the width of a bin would underflow float32."""
+LEAST_RANGE = 127 * SMALLEST_SCALE
+"""Smaller values are in the first bin: no scale fits them."""
+LIFT = 1 << 16
+"""A power of two by which values are multiplied whose number of bins a unit float32 does not hold."""
 METHODS = ("mse", "minmax", "percentile", "entropy")
 
 Doubles = npt.NDArray[np.float64]
@@ -72,7 +74,11 @@ class Histogram:
             self.counts = np.concatenate([self.counts.reshape(-1, 2).sum(1), np.zeros(BINS // 2, dtype=np.int64)])
             self.top *= 2
         places = np.abs(values).ravel()
-        np.multiply(places, np.float32(BINS / self.top), out=places)
+        per_unit = BINS / self.top
+        if per_unit > float(np.finfo(np.float32).max):
+            np.multiply(places, np.float32(LIFT), out=places)
+            per_unit /= LIFT
+        np.multiply(places, np.float32(per_unit), out=places)
         found = np.bincount(places.astype(np.intp), minlength=BINS + 1)      # the largest value lies on the last edge
         self.counts += found[:BINS]
         self.counts[-1] += found[BINS]
@@ -133,7 +139,7 @@ def best_scale(histogram: Histogram, method: str = "mse") -> float:
         best = min(_least_divergence(histogram.counts) * histogram.top / BINS, largest) / 127
     else:
         raise ValueError(f"calibration method '{method}' is not one of {', '.join(METHODS)}")
-    return max(single(best), float(np.finfo(np.float32).tiny))
+    return max(single(best), SMALLEST_SCALE)
 
 
 def _least_divergence(counts: npt.NDArray[np.int64]) -> int:

@@ -3,6 +3,12 @@
 Callers: `quantise.py` (scales, weights, bias, multipliers, tables); tests compare the executor's steps with the plain
 functions below. `fmul` and `fadd` are float32 with one rounding; RNE is round half to even. Integer tensors are int8,
 or uint8 for a graph input; sums are int32.
+
+Beyond the letter of CONTRACT.md is the pre-scale of a table, `table_scale`. For activations that follow x above 0 the
+last index also reaches the input of the largest code (`top` / 511): by max(s_out / 4, ...) alone a SiLU whose input
+goes from -0.1 to 1 ends at 87 of 127 codes. And Mish, Elu, Selu, Softplus and GeluTanh, which CONTRACT.md does not
+list, take the rule of SiLU, since they too are constant to a code from -8 down. Both choose a number that the plan
+stores; what a step computes from it is as CONTRACT.md says.
 """
 
 from __future__ import annotations
@@ -22,6 +28,8 @@ LOW, HIGH = -128, 127
 TABLE_LOW, TABLE_HIGH = -512, 511
 LARGEST_BIAS = 1 << 30
 LEAST_SCALE = 2.0 ** -20
+SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
+"""Scales below this lose bits, and their multipliers become 0."""
 SETTLED_BELOW = frozenset({"SiLU", "HardSwish", "Gelu", "GeluTanh", "Mish", "Elu", "Selu", "Softplus"})
 """Activations that follow x above 0 and are constant, to a code, from -8 down."""
 

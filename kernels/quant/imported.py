@@ -1,9 +1,8 @@
 """Scales that a quantised ONNX model (QDQ) brings along, under CONTRACT.md, instead of calibrated ones.
 
-Caller: `build.py`. Pairs of int8 with zero
-point 0 stand in the graph as FakeQuantise nodes until here: their scales are kept to the bit. The ranges of all others
-were remembered by `release_pairs`: their tensors are coded again, symmetrically. Nothing is guessed: a tensor that the
-file leaves in float needs calibration pictures.
+Caller: `build.py`. Pairs of int8 with zero point 0 stand in the graph as FakeQuantise nodes until here: their scales
+are kept to the bit. The ranges of all others were remembered by `release_pairs`: their tensors are coded again,
+symmetrically. Nothing is guessed: a tensor that the file leaves in float needs calibration pictures.
 """
 
 from __future__ import annotations

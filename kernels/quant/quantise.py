@@ -23,7 +23,7 @@ from . import contract
 from .borders import unsuffixed
 from .contract import Doubles
 from .file_codes import codes_of_file
-from .scales import SMALLEST, Scales
+from .scales import Scales
 
 AS_FP32 = "build with --precision fp32"
 LARGEST_WINDOW = (1 << 31) // 255
@@ -136,7 +136,7 @@ class IntegerNumbers:
         has_bias = len(node.inputs) > 2 and node.inputs[2]
         bias = graph.constants[node.inputs[2]] if has_bias else np.zeros(len(weight), dtype=np.float32)
         largest = np.abs(weight.astype(np.float64)).reshape(len(weight), -1).max(1)
-        if (tiny := np.flatnonzero((largest > 0) & (largest / 127 < SMALLEST))).size:
+        if (tiny := np.flatnonzero((largest > 0) & (largest / 127 < contract.SMALLEST_SCALE))).size:
             raise out.refuse(node, f"the weights of channel {tiny[0]} are at most {largest[tiny[0]]:.3g}: their scale "
                              "underflows float32", f"set them to 0, or {AS_FP32}")
         codes, scales, bias_q = self.codes(node, weight, bias, x.scale)
@@ -164,7 +164,7 @@ class IntegerNumbers:
             residual = node.inputs[3]
             m_r = contract.single(out.tensors[residual].scale / y.scale)
         m = contract.multiplier(x.scale, scales, s_out)
-        if (lost := np.flatnonzero((m < SMALLEST) & codes.reshape(len(codes), -1).any(1))).size:
+        if (lost := np.flatnonzero((m < contract.SMALLEST_SCALE) & codes.reshape(len(codes), -1).any(1))).size:
             raise out.refuse(node, f"the multiplier of channel {lost[0]} underflows float32: its weights or its input "
                              "are too small for its output", f"scale the weights, or {AS_FP32}")
         groups = a["group"]

@@ -15,11 +15,10 @@ from ..ir.errors import ModelError
 from ..ir.graph import Graph, Node, TensorInfo
 from ..passes.islands import coded_nodes, is_coded
 from .calibrate import Histogram, best_scale, merged
+from .contract import SMALLEST_SCALE
 
 SHARING = frozenset({"Concat", "Split", "MaxPool", "Pad", "ChannelGather", "ZeroStuff"})
 LARGEST_LOSS_DB = 3.0
-SMALLEST = float(np.finfo(np.float32).tiny)
-"""Scales below this lose bits, and their multipliers become 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ def _group_scales(graph: Graph, groups: _Groups, ranges: Mapping[str, Histogram]
                   method: str) -> dict[str, float]:
     members = _members(graph, groups, ranges, code)
     for name in (name for names in members.values() for name in names):
-        if 0 < ranges[name].largest / 127 < SMALLEST:
+        if 0 < ranges[name].largest / 127 < SMALLEST_SCALE:
             raise ModelError(f"{graph.file}: tensor '{name}' has values of at most {ranges[name].largest:.3g}: its "
                              "scale underflows float32; scale the weights in front of it up, or build with --precision "
                              "fp32")

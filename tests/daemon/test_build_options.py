@@ -38,3 +38,11 @@ def test_output_and_shapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     out = tmp_path / "m.plan"
     assert main(["build", path, "-o", str(out), "--precision", "fp32", "--input", "x=1x3x8x8"]) == 0
     assert out.exists()
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_shares_of_no_layer_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], precision: str) -> None:
+    path, out = saved(tmp_path / "m.onnx", "Relu"), tmp_path / "m.plan"
+    given = ["build", path, "-o", str(out), "--input", "x=1x3x8x8", "--kl-share"]
+    assert main([*given, "--precision", precision]) == 2
+    assert f"--kl-share: with --precision {precision} no layer is INT8" in capsys.readouterr().err and not out.exists()

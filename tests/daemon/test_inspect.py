@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import onnx
@@ -95,3 +96,29 @@ def test_a_report_that_lacks_something_is_named(plan: Path, tmp_path: Path, caps
         said = capsys.readouterr()
         assert said.out == "" and said.err == (f"orind inspect: {tmp_path / 'x.plan'}: it holds no {key}: make it "
                                                "with orind build\n")
+
+
+def test_a_report_and_a_program_that_do_not_belong_together(plan: Path, tmp_path: Path, capsys: Captured) -> None:
+    with PlanFile.open_path(plan) as file:
+        whole = {k: v for k, v in file.metadata.items() if k not in ("format", "crc32")}
+        report, spec = json.loads(whole["report"]), json.loads(whole["spec"])
+        report["layers"].pop()
+        changes = ({"report": json.dumps(report)}, {"spec": json.dumps({**spec, "batch": [8]})}, {"report": "[1]"},
+                   {"provenance": "{"})
+        said = (r"its report is of \d+ layers, its program has \d+: make it",
+                "it holds no program for batch 8: make it", "its report is no JSON object: make it", "its provenance cannot be read: make it")
+        for number, change in enumerate(changes):
+            write_plan(tmp_path / f"{number}.plan", dict(file.tensors), whole | change)
+    for number, text in enumerate(said):
+        path = tmp_path / f"{number}.plan"
+        assert cli.main(["inspect", str(path)]) == 65
+        assert re.fullmatch(f"orind inspect: {path}: {text} with orind build\n", capsys.readouterr().err)
+
+
+def test_a_fault_of_the_program_is_not_one_of_the_plan(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> list[str]:
+        return [{}["absent"]]
+    for command, place in (("inspect", "inspect_table.lines"), ("verify", "verify_command.verify")):
+        monkeypatch.setattr(f"orind.daemon.{place}", broken)
+        with pytest.raises(KeyError, match="absent"):
+            cli.main([command, str(plan)])

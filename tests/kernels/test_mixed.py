@@ -12,6 +12,7 @@ import onnx
 import pytest
 from hard import rescaled
 from models import Net
+from verified import least_sqnr_db
 
 from orind.kernels.build import BuildReport, build_plan
 from orind.kernels.cpu.executor import CpuExecutor, ProgramRunner
@@ -101,8 +102,7 @@ def test_a_hard_net_collapses_and_the_layers_at_fault_become_float16(folder: Pat
     assert {row["name"] for row in result.report["layers"] if row["step"] in ("ConvF16", "DepthwiseF16")} == set(chosen)
     assert all("differ" in row["why"] and row["share"] > 0 for row in told["layers"][:2])
     assert told["int8"]["excess"] > 1 >= told["fp16"]["excess"]
-    report = verify(tmp_path / "h.plan", folder / "hard.onnx", "onnxruntime")
-    assert report.ok and any("steps bit for bit" in check.text for check in report.checks)
+    assert least_sqnr_db(tmp_path / "h.plan", folder / "hard.onnx") >= 20
     for row in result.report["layers"]:                     # what follows a float sum is marked as toleranced
         if row["step"] == "ConvF16":
             assert not row["exact"]
