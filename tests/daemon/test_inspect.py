@@ -106,7 +106,8 @@ def test_a_report_and_a_program_that_do_not_belong_together(plan: Path, tmp_path
         changes = ({"report": json.dumps(report)}, {"spec": json.dumps({**spec, "batch": [8]})}, {"report": "[1]"},
                    {"provenance": "{"})
         said = (r"its report is of \d+ layers, its program has \d+: make it",
-                "it holds no program for batch 8: make it", "its report is no JSON object: make it", "its provenance cannot be read: make it")
+                "it holds no program for batch 8: make it", "its report is no JSON object: make it",
+                "its provenance cannot be read: make it")
         for number, change in enumerate(changes):
             write_plan(tmp_path / f"{number}.plan", dict(file.tensors), whole | change)
     for number, text in enumerate(said):
