@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -181,7 +181,7 @@ def output_distances(graph: Graph, outputs: Sequence[Array], tensors: Mapping[st
 def _widened(graph: Graph) -> Graph:
     """The graph with its float constants in float64, in which NumPy then computes."""
     wide = {name: np.asarray(_wide(value)) for name, value in graph.constants.items()}
-    return graph.rebuilt(graph.nodes, constants=wide)
+    return replace(graph, constants=wide)
 
 
 def time_ratios(floor: Callable[[], object], runs: Sequence[Callable[[], object]],

@@ -20,8 +20,9 @@ import bench_models  # noqa: E402  from scripts/, which the line above makes imp
 import foreign_models  # noqa: E402
 import model_figures  # noqa: E402
 import model_pictures  # noqa: E402
-from bench_models import Row  # noqa: E402
+import model_table  # noqa: E402
 from foreign_models import ENTRIES, SPECS  # noqa: E402
+from model_table import Row  # noqa: E402
 from models import Net  # noqa: E402  from tests/kernels/
 
 from orind.kernels.importer.onnx_model import read_model  # noqa: E402
@@ -104,20 +105,20 @@ def test_a_model_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(foreign_models, "SPECS", tmp_path)
     entry, row = foreign_models.Entry("tiny", "parts", shipped=True), Row("tiny")
     bench_models.measure_entry(row, entry, argparse.Namespace(models=tmp_path, pictures=12, repetitions=1,
-                                                              fp32_only=False, noise=None))
+                                                              fp32_only=False))
     assert row.within and row.half_layers == 0 and row.gate["pictures"] == 3 and row.gate["kl_mean"] < 0.03
     assert row.right_fp32 is None and row.fp32_time and row.coded_time and row.coded_bytes > 0
-    text = "\n".join(bench_models.described(row))
+    text = "\n".join(model_table.described(row))
     assert "INT8, task classify, n = 3: KL" in text and "gate none: only 3 pictures" in text and "off float64" in text
-    table = bench_models.markdown([row, Row("broken", failed="ModelError: why")])
+    table = model_table.markdown([row, Row("broken", failed="ModelError: why")])
     assert f"| tiny | {row.nodes} -> {row.kernels} |" in table and "| broken | FAILED: ModelError: why |" in table
 
 
 def test_a_gate_that_is_not_met_is_told_and_a_missing_model_too(tmp_path: Path) -> None:
     gate = {"kl_mean": 0.2, "met": False, "is_gate": True, "pictures": 64, "agreement": 0.5}
     row = Row("lossy", gate=gate, int8={"excess": 1e9}, half_layers=2, half_macs=0.25)
-    assert "gate NOT met; INT8 alone: no finite answer" in "\n".join(bench_models.described(row))
-    assert "| NOT met | no finite answer |" in bench_models.markdown([row])
+    assert "gate NOT met; INT8 alone: no finite answer" in "\n".join(model_table.described(row))
+    assert "| NOT met | no finite answer |" in model_table.markdown([row])
     assert row.within and not replace(row, layer=2e-5).within and not replace(row, failed="x").within
     told = subprocess.run(
         [sys.executable, ROOT / "scripts" / "bench_models.py", "--only", "centerface", "--models", tmp_path],
@@ -127,12 +128,24 @@ def test_a_gate_that_is_not_met_is_told_and_a_missing_model_too(tmp_path: Path) 
 
 def test_rows_of_an_earlier_run_stay_and_later_ones_replace_them(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
-    assert bench_models.earlier(file) == []
-    old = [Row("light_vgg19", compiler="old"), Row("centerface", output=1.0, compiler="old")]
+    assert model_table.earlier(file) == []
+    old = [Row("light_vgg19", packaged=2e-7, measured="2026-11-28 09:00"), Row("centerface", output=1.0)]
     file.write_text(json.dumps([asdict(row) for row in old]))
-    both = bench_models.merged(bench_models.earlier(file), [Row("centerface", output=2.0, compiler="new")])
+    both = model_table.merged(model_table.earlier(file), [Row("centerface", output=2.0, measured="2026-11-29 10:00")])
     assert [(row.name, row.output) for row in both] == [("centerface", 2.0), ("light_vgg19", 0.0)]
-    assert "same state of the compiler: new: centerface; old: light_vgg19." in bench_models.markdown(both)
+    table = model_table.markdown(both)
+    assert "| 2.0e-07 |  | 2026-11-28 09:00 |" in table and "|  |  | 2026-11-29 10:00 |" in table
+    file.write_text(json.dumps([asdict(Row("centerface", version="0.0.9"))]))
+    with pytest.raises(SystemExit, match=r"rows\.json: centerface was measured with orind 0\.0\.9, this is"):
+        model_table.earlier(file)
     file.write_text('[{"who": 1}]')
     with pytest.raises(SystemExit, match=r"rows\.json: not written by this version"):
-        bench_models.earlier(file)
+        model_table.earlier(file)
+
+
+def test_a_light_network_is_measured_with_drawn_weights_and_checked_as_packaged() -> None:
+    row = Row("light_squeezenet")
+    bench_models.measure_light(row, "light_squeezenet", 1)
+    assert row.within and row.packaged is not None and row.packaged < 1e-4 and 0 < row.output < 1e-4
+    assert not replace(row, packaged=2e-3).within
+    assert "of the packaged output" in "\n".join(model_table.described(row))
