@@ -217,18 +217,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--wheelhouse", type=Path, metavar="DIR", help="take all packages from this folder, no network")
     parser.add_argument("--toolkit", type=Path, metavar="DIR", help="use this CUDA toolkit's headers (/usr/local/cuda)")
     parser.add_argument("--fill", type=Path, metavar="DIR", help="only fill a wheelhouse, on a machine with network")
-    parser.add_argument("--wheel-only", action="store_true", help="build the wheel and print its path, install nothing")
     options = parser.parse_args(arguments)
     try:
         if options.wheelhouse and not options.wheelhouse.is_dir():
             raise SetupError(f"--wheelhouse {options.wheelhouse} is not a folder; --fill makes one")
         if not shutil.which(options.python):
             raise SetupError(f"--python {options.python}: there is no such interpreter")
+        if options.toolkit:
+            headers_version(options.toolkit)
         sources = Sources(options.wheelhouse and options.wheelhouse.resolve(), options.toolkit)
         if options.fill:
             fill(options.python, options.fill)
-        elif options.wheel_only:
-            print(wheel_for(options.python, sources))
         else:
             ensure(options.python, sources)
     except SetupError as error:

