@@ -1,7 +1,8 @@
 """Pass: decides which tensors are NHWC images and which are flat, and puts ToFlat / FromFlat nodes between them.
 
 Caller: `lower.py`. The body is images; the tail is flat (ONNX's own order) except for poolings and upsampling. After
-this pass every tensor is of one kind; `images` lists the images.
+this pass every tensor is of one kind; `images` lists the images. The graph input has the channels that come from
+outside, without padding: a node that needs them where those of another tensor lie reads a copy.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..ir.graph import Graph, Node, TensorInfo
-from .channel_map import SAME_MAP
+from .channel_map import SAME_MAP, find_cuts
 
 ALWAYS = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Resize", "ZeroStuff"})
+PADDED = "@padded"
+"""Suffix of the copy of a graph input whose channels are padded as those of all other images."""
 IN_BODY = SAME_MAP | {"Concat", "Split", "Pad", "ChannelGather"}
 
 
@@ -74,4 +77,35 @@ def assign_layouts(graph: Graph) -> Layouts:
             images.update(node.outputs)
     outputs = tuple(converted(name, False) for name in graph.outputs)
     whole = replace(graph.rebuilt(nodes, tensors=tensors.values()), outputs=outputs)
-    return Layouts(whole, frozenset(images), tuple(image_nodes), body)
+    return _with_padded_inputs(Layouts(whole, frozenset(images), tuple(image_nodes), body))
+
+
+def _need_padding(found: Layouts, name: str) -> frozenset[str]:
+    """Names of the nodes that join the graph input `name` with another image, or pass on channels that are cut."""
+    names = {node.name for node in found.image_nodes}
+    readers = [node for node in found.graph.consumers.get(name, ()) if node.name in names]
+    joins = {node.name for node in readers if node.op in ("Add", "Sub", "Mul") or name in node.inputs[3:]}
+    passing = {node.name for node in readers if node.op in SAME_MAP | {"Split"}}
+    cut = passing - joins and find_cuts(found.graph, found.image_nodes, found.images)[name]
+    return frozenset(joins | passing if cut else joins)
+
+
+def _with_padded_inputs(found: Layouts) -> Layouts:
+    graph, images = found.graph, found.images
+    names = {node.name for node in found.image_nodes}
+    nodes, infos = list(graph.nodes), []
+    for info in graph.inputs:
+        readers = _need_padding(found, info.name) if info.name in images else ()
+        if not readers:
+            continue
+        other = info.name + PADDED
+        copy = Node(other, "ChannelGather", (info.name,), (other,), {"channels": tuple(range(info.shape[1]))})
+        nodes = [copy, *(replace(node, inputs=tuple(other if name == info.name else name for name in node.inputs))
+                         if node.name in readers else node for node in nodes)]
+        names.add(other)
+        infos.append(replace(info, name=other))
+    if not infos:
+        return found
+    padded = graph.rebuilt(nodes, tensors=infos)
+    return Layouts(replace(padded, outputs=graph.outputs), images | {info.name for info in infos},
+                   tuple(node for node in padded.nodes if node.name in names), found.body)

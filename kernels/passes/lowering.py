@@ -18,7 +18,7 @@ from ..ir.program import ALIGN, Program, Tensor
 from ..ir.steps import Step
 from .arena import place
 from .channel_map import ChannelMap, map_channels
-from .layouts import Layouts, assign_layouts
+from .layouts import PADDED, Layouts, assign_layouts
 
 Array = npt.NDArray[Any]
 
@@ -80,7 +80,7 @@ class Lowering:
             _, c, h, w = shape
             integer = dtype in ("int8", "uint8")
             tensor = Tensor(name, dtype, "nhwc", (h, w, c), 0, h * w * starts[-1] * np.dtype(dtype).itemsize,
-                            self.numbers.scale(name) if integer else 1.0, exact, starts[-1], first,
+                            self.numbers.scale(name.removesuffix(PADDED)) if integer else 1.0, exact, starts[-1], first,
                             end - first, segments, view.root)
         else:
             size = max(1, int(np.prod(shape))) * np.dtype(dtype).itemsize

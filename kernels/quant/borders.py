@@ -14,8 +14,14 @@ from ..ir.graph import Graph, Node, TensorInfo
 from ..passes.islands import body_images, coded_nodes, is_coded
 from .scales import keeps_scale
 
-HALF, CODES, FLOAT = "float16", "int8", "float32"
+HALF, CODES, PIXELS, FLOAT = "float16", "int8", "uint8", "float32"
 SUFFIXES = {HALF: "@half", CODES: "@int8", FLOAT: "@float32"}
+SIGNED = "@signed"
+"""Suffix of a uint8 graph input's int8 form, whose scale is that of the input times SIGNED_STEP."""
+SIGNED_STEP = 255 / 127
+JOINS = frozenset({"Add", "Sub", "Mul"})
+RESIDUAL = 3
+"""Place of the residual among a convolution's inputs."""
 
 
 def moves(node: Node) -> bool:
@@ -36,10 +42,12 @@ def unsuffixed(name: str) -> str:
     return name
 
 
-def spread_to_moves(graph: Graph, layers: Collection[str], coded: Collection[str]) -> frozenset[str]:
-    """`layers` and the moving nodes that both come from and lead to float16; parts are what the whole is."""
+def spread_to_moves(graph: Graph, layers: Collection[str], coded: Collection[str],
+                    floats: Collection[str] = ()) -> frozenset[str]:
+    """`layers` and the moving nodes that both come from and lead to float16; parts are what the whole is. `floats`:
+    graph inputs in float32, which come as float16 where that is what reads them."""
     moving = [node for node in graph.nodes if node.name in coded and moves(node)]
-    comes = {name for node in graph.nodes if node.name in layers for name in node.outputs}
+    comes = {*floats, *(name for node in graph.nodes if node.name in layers for name in node.outputs)}
     for node in moving:
         if any(name in comes for name in node.inputs):
             comes.update(node.outputs)
@@ -54,29 +62,33 @@ def spread_to_moves(graph: Graph, layers: Collection[str], coded: Collection[str
     return frozenset(layers) | between | views
 
 
-def place_conversions(graph: Graph, layers: Collection[str], float_input: bool = False) -> tuple[Graph, frozenset[str]]:
+def place_conversions(graph: Graph, layers: Collection[str], input_dtype: str = CODES) -> tuple[Graph, frozenset[str]]:
     """The graph with Convert nodes (attribute `to`), and all its float16 nodes.
 
-    `float_input`: the graph input has no codes of its own. A Requantise between float16 nodes has nothing to do and
+    `input_dtype`: type of the graph input; float32 has no codes of its own, and uint8 codes that are joined with int8
+    ones are brought to them by a Requantise (suffix SIGNED). A Requantise between float16 nodes has nothing to do and
     goes.
     """
     coded, images = coded_nodes(graph), body_images(graph)
-    half = spread_to_moves(graph, layers, coded)
-    kind = {info.name: FLOAT if float_input else "input" for info in graph.inputs}
+    inputs = [info.name for info in graph.inputs]
+    half = spread_to_moves(graph, layers, coded, inputs if input_dtype == FLOAT else ())
+    kind = dict.fromkeys(inputs, FLOAT if input_dtype == FLOAT else "input")
     nodes: list[Node] = []
     tensors: list[TensorInfo] = []
     converted: dict[str, str] = {}
     alias: dict[str, str] = {}
 
-    def taken(name: str, want: str) -> str:
+    def taken(name: str, want: str, joined: bool) -> str:
         name = alias.get(name, name)
         have = kind.get(name)
-        if have is None or have == want or (have == "input" and want == CODES):
+        signed = have == "input" and want == CODES and joined and input_dtype == PIXELS
+        if have is None or have == want or (have == "input" and want == CODES and not signed):
             return name
-        other = name + SUFFIXES[want]
+        other = name + (SIGNED if signed else SUFFIXES[want])
         if other not in converted:
             converted[other] = name
-            nodes.append(Node(other, "Convert", (name,), (other,), {"to": want}))
+            nodes.append(Node(other, "Requantise", (name,), (other,)) if signed else
+                         Node(other, "Convert", (name,), (other,), {"to": want}))
             tensors.append(TensorInfo(other, graph.shape(name)))
         return other
     for node in graph.nodes:
@@ -85,11 +97,16 @@ def place_conversions(graph: Graph, layers: Collection[str], float_input: bool =
             kind.update(dict.fromkeys(node.outputs, FLOAT))
             continue
         want = FLOAT if node.name not in coded else HALF if node.name in half else CODES
-        inputs = tuple(taken(name, want) if name and name not in graph.constants else name for name in node.inputs)
+        reads = tuple(taken(name, want, node.op in JOINS or index == RESIDUAL)
+                       if name and name not in graph.constants else name for index, name in enumerate(node.inputs))
         if node.op == "Requantise" and want == HALF:
-            alias[node.output] = inputs[0]
+            alias[node.output] = reads[0]
             continue
-        nodes.append(replace(node, inputs=inputs))
+        nodes.append(replace(node, inputs=reads))
+        if want == CODES and keeps_scale(node) and all(kind.get(name) == "input" for name in reads if name not in
+                                                       graph.constants):
+            kind.update(dict.fromkeys(node.outputs, "input"))
+            continue
         ends = not any(is_coded(graph, coded, name) for name in node.outputs)
         kind.update(dict.fromkeys(node.outputs, FLOAT if ends else want))
     return graph.rebuilt(nodes, tensors=tensors), half

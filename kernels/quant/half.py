@@ -26,7 +26,7 @@ from ..ir.steps import (
 )
 from ..passes.lower import Lowering
 from ..passes.lower_f32 import emit_f32
-from .borders import FLOAT, HALF, place_conversions
+from .borders import HALF, SIGNED, SIGNED_STEP, place_conversions
 from .quantise import IntegerNumbers
 from .scales import Scales
 
@@ -36,8 +36,10 @@ AS_FP32 = "build with --precision fp32"
 
 def mixed_numbers(scales: Scales, layers: Collection[str]) -> tuple[Graph, IntegerNumbers]:
     """The graph to lower and the Numbers for it, with `layers` in float16 and all others in int8."""
-    graph, half = place_conversions(scales.graph, layers, scales.input.dtype == FLOAT)
-    placed = replace(scales, graph=graph)
+    graph, half = place_conversions(scales.graph, layers, scales.input.dtype)
+    signed = {node.output: scales.scale[node.inputs[0]] * SIGNED_STEP for node in graph.nodes
+              if node.op == "Requantise" and node.output == node.inputs[0] + SIGNED}
+    placed = replace(scales, graph=graph, scale={**scales.scale, **signed})
     return graph, MixedNumbers(placed, half) if half else IntegerNumbers(placed)
 
 
