@@ -10,6 +10,11 @@ The held-back pictures only judge, or their verdict would be one on the set that
 meet the gate there, the next layers of the ranking join it, one, two, four and so on, and it is judged again: each such
 look makes the verdict a little kinder, so their number is told with it.
 
+On 90 classifiers (random weights, rescaled as BlazeFace made hard; 64 pictures of calibration, 64 held back, 256
+others): of sets chosen on the held-back pictures themselves, all kept the limit there and 20 % missed it on the others,
+where all were at a mean of 1.10 times the limit. Of sets chosen as here 10 % did, and the mean was 0.48, with 6.1 layers
+in float16 instead of 5.8. One look was enough for 74 of the 90, two for 12.
+
 A program must keep the limits also when what it alone sees counts: BlazeFace made hard kept its heads in INT8 and met
 the gate of CONTRACT.md, which looks where FP32 sees something, with false alarms on every picture. Only where float16
 throughout cannot do that either, false alarms are left out, as the gate does.
