@@ -17,6 +17,7 @@ from importlib import metadata
 
 from ..ipc import meminfo
 from ..ipc.exit_codes import Exit
+from ..kernels.cuda import nvrtc
 from ..kernels.pre import jpeg
 from ..power.sysfs import Sysfs
 
@@ -110,4 +111,17 @@ def _limits() -> Finding:
     return Finding("limits", level, f"{hard} open files, {locked} of locked memory")
 
 
-CHECKS: tuple[Callable[[], Finding], ...] = (_python, _libraries, _jpeg, _notify, _board, _memory, _limits)
+def _cuda() -> Finding:
+    """What `engine.device: cuda` needs; nothing of it is an error, since a plan may be served on the CPU."""
+    try:
+        compiler = nvrtc.load()
+    except nvrtc.CompileError:
+        return Finding("cuda", "ok", "no NVRTC: only engine.device cuda needs it (orind[cuda])")
+    text = f"NVRTC {compiler.version[0]}.{compiler.version[1]} ({compiler.path})"
+    try:
+        return Finding("cuda", "ok", f"{text}, PyCUDA {metadata.version('pycuda')}")
+    except metadata.PackageNotFoundError:
+        return Finding("cuda", "ok", f"{text}; no PyCUDA: only engine.device cuda needs it (scripts/build_pycuda)")
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (_python, _libraries, _jpeg, _notify, _cuda, _board, _memory, _limits)

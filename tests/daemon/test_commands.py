@@ -187,7 +187,8 @@ def test_doctor_says_what_is_there(capsys: Captured, monkeypatch: pytest.MonkeyP
     assert cli.main(["doctor", "--json"]) == 0
     found = {f["name"]: f for f in json.loads(capsys.readouterr().out)}
     assert found["libraries"]["level"] == "ok" and "pyzmq" in found["libraries"]["text"]
-    assert set(found) == {"python", "libraries", "jpeg", "systemd", "board", "memory", "limits"}
+    assert set(found) == {"python", "libraries", "jpeg", "systemd", "cuda", "board", "memory", "limits"}
+    assert "NVRTC 12.6" in found["cuda"]["text"]
     assert cli.main(["doctor"]) == 0
     assert capsys.readouterr().out.count("\n") == len(found)
 
@@ -204,6 +205,15 @@ def test_doctor_fails_for_what_serve_cannot_do_without(monkeypatch: pytest.Monke
     assert "error    libraries  missing: numpy" in out and "error    systemd" in out and "warning  jpeg" in out
     monkeypatch.setattr(doctor.metadata, "version", lambda name: "1")
     assert doctor._notify().level == "ok"
+    assert doctor._cuda().text.endswith("PyCUDA 1")
+    monkeypatch.setattr(doctor.nvrtc, "candidates", list)
+    doctor.nvrtc.load.cache_clear()
+    assert doctor._cuda().text.startswith("no NVRTC") and doctor._cuda().level == "ok"
+    monkeypatch.undo()
+    doctor.nvrtc.load.cache_clear()
+
+
+def test_doctor_refuses_an_old_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 9))
     assert doctor._python().level == "error"
 

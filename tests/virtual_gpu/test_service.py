@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import harness  # noqa: E402  from scripts/, which the line above makes importable
 
 FRAMES = 12
-ENGINE = {"device": "cuda", "cpu_steps": "allow", "batch_watchdog_ms": 60_000, "golden_timeout_ms": 60_000}
+ENGINE = {"device": "cuda", "cpu_steps": "allow", "batch_watchdog_ms": 25_000, "golden_timeout_ms": 60_000}
 SLOW = {"deadline_ms": 60_000}
 
 
@@ -50,6 +50,7 @@ def service(folder: Path, **engine: object) -> harness.Service:
             "models": {"m": {"plan": str(harness.part_plan())}},
             "cameras": {"line1": {"model": "m", **SLOW}},
             "engine": engine,
+            "stop": {"drain_timeout_s": 30},
         },
     )
 
