@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..ir.program import Program, Tensor
+from ..ir.program import UNIT, Program, Tensor
 from ..ir.steps import ConvF16, ConvI8, DepthwiseF16, DepthwiseI8, Step
-from ..passes.channel_map import UNIT
 from .convolution import (
     ACTIVATIONS,
     CHUNK,

@@ -19,6 +19,8 @@ from .fields import made_of
 from .steps import STEPS, Step
 
 ALIGN = 256
+UNIT = 16
+"""Physical channels of an image lie in runs that start at multiples of this."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..ir.graph import Graph, Node
+from ..ir.program import UNIT
 
-UNIT = 16
 SAME_MAP = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "Resize", "Add", "Sub", "Mul", "Clip",
                       "Requantise", "Convert", "Relu", "Sigmoid", "SiLU", "Tanh", "LeakyRelu", "HardSigmoid",
                       "HardSwish", "Gelu", "GeluTanh", "Mish", "Elu", "Selu", "Softplus", "ZeroStuff", "FakeQuantise"})

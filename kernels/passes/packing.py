@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..ir.program import Tensor
-from .channel_map import UNIT
+from ..ir.program import UNIT, Tensor
 
 Array = npt.NDArray[Any]
 
