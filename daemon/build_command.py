@@ -9,9 +9,10 @@ from pathlib import Path
 from ..kernels.ir.errors import ModelError, ProgramError
 from ..kernels.perf.device import DeviceError
 from ..kernels.plan.layout import PlanError
+from ..kernels.plan.replacement import NotWritten
 from ..kernels.pre.decoder import DecoderError
 from ..kernels.spec import SpecError
-from . import prediction
+from . import named_inputs, output_file, prediction
 from .progress import Progress
 
 
@@ -87,16 +88,15 @@ def _explain(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     try:
         from ..kernels.build import build_plan
-        from ..kernels.quant.pictures import CalibrationError
+        from ..kernels.quant.pictures import CalibrationError, find_pictures
         from ..kernels.quant.verdict import AccuracyError, gate_lines
         from ..kernels.spec_yaml import read_spec
     except ImportError as error:
         print(f"orind build: {error.name} is missing; install orind[build]", file=sys.stderr)
         return 69
-    for path in (options.model, *([options.spec] if options.spec else []), *options.calibrate):
-        if not path.exists():
-            print(f"orind build: {path}: no such file or folder", file=sys.stderr)
-            return 66
+    files = [options.model, *([options.spec] if options.spec else [])]
+    if missing := named_inputs.refused("build", files, options.calibrate):
+        return missing
     if options.explain:
         return _explain(options)
     if options.output is None:
@@ -112,6 +112,14 @@ def run(options: argparse.Namespace) -> int:
     except DeviceError as error:
         print(f"orind build: --board {options.board}: {error}", file=sys.stderr)
         return 2
+    try:
+        pictures = find_pictures(options.calibrate)
+    except CalibrationError as error:
+        print(f"orind build: {error}", file=sys.stderr)
+        return 65
+    inputs = [*zip(("model", "spec"), files, strict=False), *(("calibration picture", path) for path in pictures)]
+    if unwritable := output_file.refused("orind build: -o", options.output, inputs):
+        return unwritable
     with Progress() as progress:
         try:
             spec = read_spec(options.spec) if options.spec is not None else None
@@ -137,6 +145,8 @@ def run(options: argparse.Namespace) -> int:
         except (ModelError, ProgramError, SpecError, PlanError, DecoderError, CalibrationError) as error:
             print(f"orind build: {error}", file=sys.stderr)
             return 65
+        except NotWritten as error:
+            return output_file.failed("orind build: -o", options.output, error)
     for warning in result.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     for line in gate_lines(result.report.get("gate", {})):

@@ -17,10 +17,13 @@ from ..kernels.model import interface_of
 from ..kernels.perf.device import DeviceError
 from ..kernels.plan.file import PlanFile
 from ..kernels.plan.layout import PlanError
+from ..kernels.plan.replacement import NotWritten, replacing
 from ..kernels.plan.told import text_of, told
 from ..kernels.pre.outputs import DecoderError
 from ..kernels.spec import ModelSpec, SpecError
-from . import inspect_table, prediction
+from . import inspect_table, named_inputs, output_file, prediction
+
+HTML = "orind inspect: --html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,9 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if not options.plan.is_file():
-        print(f"orind inspect: {options.plan}: no such file", file=sys.stderr)
-        return Exit.NO_INPUT
+    if missing := named_inputs.refused("inspect", [options.plan]):
+        return missing
+    if options.html is not None and (unwritable := output_file.refused(HTML, options.html, [("plan", options.plan)])):
+        return unwritable
     try:
         with PlanFile.open_path(options.plan) as plan:
             plan.verify()
@@ -93,18 +97,14 @@ def describe(plan: PlanFile) -> dict[str, Any]:
 def _write_page(options: argparse.Namespace, table: Mapping[str, Any], programs: Mapping[int, Program]) -> int:
     from ..kernels.report.page import page
 
-    if options.html.exists() and options.html.samefile(options.plan):
-        print(f"orind inspect: --html {options.html}: that is the plan itself; name another file", file=sys.stderr)
-        return Exit.USAGE
     predicted = table.get("predicted") or table["report"].get("predicted")
     text = page(table, programs[table["spec"]["batch"][0]],
                 predicted or prediction.predictions(programs, prediction.DEFAULT))
     try:
-        options.html.write_text(text, encoding="utf-8")
-    except OSError as error:
-        print(f"orind inspect: --html {options.html}: {error.strerror}; name a file that can be written",
-              file=sys.stderr)
-        return Exit.FAILED
+        with replacing(options.html) as file:
+            file.write(text.encode())
+    except NotWritten as error:
+        return output_file.failed(HTML, options.html, error)
     print(f"{options.html}  {options.html.stat().st_size} bytes")
     return Exit.DONE
 

@@ -15,6 +15,7 @@ from ..kernels.pre.outputs import DecoderError
 from ..kernels.quant.pictures import CalibrationError
 from ..kernels.spec import SpecError
 from ..kernels.verify import REFERENCES, verify
+from . import named_inputs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,10 +37,8 @@ def run(options: argparse.Namespace) -> int:
     if options.images and not options.images.is_dir():
         print(f"orind verify: {options.images}: no such folder", file=sys.stderr)
         return Exit.NO_INPUT
-    for path in (options.plan, *([options.onnx] if options.onnx else [])):
-        if not path.is_file():
-            print(f"orind verify: {path}: no such file", file=sys.stderr)
-            return Exit.NO_INPUT
+    if missing := named_inputs.refused("verify", [options.plan, *([options.onnx] if options.onnx else [])]):
+        return missing
     try:
         report = verify(options.plan, options.onnx, options.reference, options.images)
     except (PlanError, ModelError, SpecError, ProgramError, CalibrationError, DecoderError) as error:

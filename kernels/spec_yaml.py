@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from .regular_file import FileRefused, read_regular
 from .spec import DecoderSpec, InputSpec, ModelSpec, SpecError
 from .yaml_lines import LinedYaml, YamlProblem
 
@@ -42,10 +43,8 @@ def read_spec(path: Path) -> ModelSpec:
 
 def _read_document(path: Path) -> LinedYaml:
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise SpecError(f"{path}: larger than {MAX_FILE_BYTES} bytes, a spec is not that long")
         after_key = False
-        for token in yaml.scan(path.read_bytes(), Loader=yaml.SafeLoader):
+        for token in yaml.scan(read_regular(path, MAX_FILE_BYTES), Loader=yaml.SafeLoader):
             line = token.start_mark.line + 1
             # aliases can be nested so that a few lines stand for more than any memory
             if isinstance(token, yaml.AliasToken):
@@ -53,8 +52,8 @@ def _read_document(path: Path) -> LinedYaml:
             if after_key and not isinstance(token, yaml.ScalarToken):
                 raise SpecError(f"{path}:{line}: a key must be a word")
             after_key = isinstance(token, yaml.KeyToken)
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
+    except FileRefused as error:
+        raise SpecError(f"{path}: {error}") from error
     except (yaml.YAMLError, UnicodeDecodeError):
         pass  # LinedYaml says it with the line
     try:

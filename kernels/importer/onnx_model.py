@@ -15,6 +15,7 @@ from onnx import numpy_helper
 
 from ..ir.errors import ModelError, UnsupportedModel
 from ..ir.graph import Graph, TensorInfo
+from ..regular_file import FileRefused, read_regular
 from .builder import Builder
 from .context import Array, Context, Shape
 from .order import in_order
@@ -22,14 +23,16 @@ from .versions import OLDEST_OPSET, known_opset
 
 NO_SHAPES: Mapping[str, Shape] = {}
 LARGEST_INPUT = 1 << 26
+LARGEST_FILE = (2 << 30) - 1
+"""Of a protobuf message; larger weights lie in external data."""
 
 
 def parse(path: Path) -> onnx.ModelProto:
     """The file's message. Raises ModelError."""
     try:
-        model = onnx.load_model_from_string(path.read_bytes())
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+        model = onnx.load_model_from_string(read_regular(path, LARGEST_FILE))
+    except FileRefused as error:
+        raise ModelError(f"{path}: {error}") from error
     except DecodeError as error:
         raise ModelError(f"{path}: not an ONNX model, or cut short; copy or export it again") from error
     if not model.graph.node or not model.opset_import:

@@ -38,15 +38,16 @@ from .layout import (
     padding,
     parse_header,
 )
+from .replacement import replacing
 
 Array = npt.NDArray[np.generic]
 
 
 def write_plan(path: Path | str, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> str:
-    """Writes a plan whole or not at all (temporary file, fsync, rename) and returns its SHA-256 as hex.
+    """Writes a plan whole or not at all (plan/replacement.py) and returns its SHA-256 as hex.
 
     Tensors keep their order and start at multiples of 256 bytes. The metadata keys `format` and `crc32` are ours.
-    Raises PlanError for a name, type or size that a plan cannot hold, OSError if the disk refuses.
+    Raises PlanError for a name, type or size that a plan cannot hold, NotWritten if the disk refuses.
     """
     path = Path(path)
     arrays = [(name, _writable(path, name, array)) for name, array in tensors.items()]
@@ -63,19 +64,11 @@ def write_plan(path: Path | str, tensors: Mapping[str, Array], metadata: Mapping
         raise PlanError(f"{path}: metadata of {len(header)} bytes are more than {MAX_HEADER_BYTES}")
     crc = np.full(2, zlib.crc32(header), "<u4")
     digest = hashlib.sha256()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            for block in _blocks(header, [*arrays, (HEADER_CRC, crc)]):
-                digest.update(block)
-                file.write(block)
-            file.write(digest.digest())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    with replacing(path) as file:
+        for block in _blocks(header, [*arrays, (HEADER_CRC, crc)]):
+            digest.update(block)
+            file.write(block)
+        file.write(digest.digest())
     return digest.hexdigest()
 
 
@@ -103,15 +96,6 @@ def _blocks(header: bytes, arrays: list[tuple[str, Array]]) -> Iterator[bytes | 
         yield _bytes(array)
         offset += gap + array.nbytes
     yield bytes(padding(offset))
-
-
-def _sync_folder(folder: Path) -> None:
-    """A rename is durable only when its folder is."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class PlanFile:

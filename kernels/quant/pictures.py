@@ -6,6 +6,9 @@ models that take tensors. Every fourth picture, sorted by name, is held back for
 
 from __future__ import annotations
 
+import io
+import os
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,23 +20,31 @@ from ..ir.errors import ModelError
 from ..picture import MAX_PIXELS, Picture, PictureError
 from ..pre import jpeg
 from ..pre.preprocess import PreprocessError, Preprocessor, input_table
+from ..regular_file import read_regular
 from ..spec import ModelSpec
+from .tensor_file import CalibrationError, read_tensor
 
+__all__ = ["CalibrationError", "Source", "find_pictures", "load_picture", "split"]
 Array = npt.NDArray[Any]
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".ppm", ".npy"})
 HELD_BACK_EACH = 4
-
-
-class CalibrationError(ValueError):
-    """The calibration pictures cannot be used; the text names the file."""
+MAX_FILE_BYTES = 1 << 30
 
 
 def find_pictures(given: Sequence[Path]) -> list[Path]:
-    """Files and the files of folders, sorted by name. Raises CalibrationError for an unreadable or empty choice."""
+    """Files and the files of folders, sorted by name, each once however often and by whatever link it is given.
+
+    Raises CalibrationError for an unreadable or empty choice.
+    """
     found: list[Path] = []
     for path in given:
         if path.is_dir():
-            inside = [p for p in path.iterdir() if p.suffix.lower() in SUFFIXES]
+            try:
+                inside = [p for p in path.iterdir() if p.suffix.lower() in SUFFIXES]
+            except OSError as error:
+                raise CalibrationError(f"{path}: cannot be read: {error.strerror}") from error
+            if wrong := next((p for p in sorted(inside) if not p.is_file()), None):
+                raise CalibrationError(f"{wrong}: cannot be read as a calibration picture: it is no file")
             if not inside:
                 raise CalibrationError(f"{path}: holds no pictures ({', '.join(sorted(SUFFIXES))})")
             found += inside
@@ -41,7 +52,10 @@ def find_pictures(given: Sequence[Path]) -> list[Path]:
             found.append(path)
         else:
             raise CalibrationError(f"{path}: no such file or folder of calibration pictures")
-    return sorted(found, key=lambda p: (p.name, str(p)))
+    once: dict[str, Path] = {}
+    for path in sorted(found, key=lambda p: (p.name, str(p))):
+        once.setdefault(os.path.realpath(path), path)
+    return list(once.values())
 
 
 def split(pictures: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -53,18 +67,35 @@ def split(pictures: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 def load_picture(path: Path) -> Picture:
     """The picture of a file. Raises CalibrationError."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path, MAX_FILE_BYTES)
         if path.suffix.lower() in (".jpg", ".jpeg"):
             width, height, _ = jpeg.header(data)
             return jpeg.decode_planes(data, np.empty(3 * (width + 1) * (height + 1), dtype=np.uint8))
-        from PIL import Image
-        with Image.open(path) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise ValueError(f"{image.width}x{image.height} is more than {MAX_PIXELS} pixels")
-            pixels = np.asarray(image.convert("RGB"))
+        pixels = _pixels(data)
         return Picture("rgb8", pixels.shape[1], pixels.shape[0], 0, np.ascontiguousarray(pixels).reshape(-1))
     except (OSError, ValueError, jpeg.JpegLibraryMissing, SyntaxError) as error:   # JpegError is a ValueError
         raise CalibrationError(f"{path}: cannot be read as a calibration picture: {error}") from error
+
+
+def _pixels(data: bytes) -> Array:
+    """uint8 (H, W, 3) of a PNG or PPM."""
+    from PIL import Image, UnidentifiedImageError
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)       # MAX_PIXELS is the limit here
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise ValueError(f"{image.width}x{image.height} is more than {MAX_PIXELS} pixels")
+                if image.mode.startswith("I"):                                # 16 bits of grey: convert() would clip
+                    wide = np.asarray(image).astype(np.int64)
+                    return np.repeat(((np.clip(wide, 0, 65535) + 128) // 257)[..., None], 3, 2).astype(np.uint8)
+                if image.mode == "F":
+                    raise ValueError("it holds floating-point numbers: save it with 8 bits a channel")
+                return np.asarray(image.convert("RGB"))
+        except Image.DecompressionBombError as error:
+            raise ValueError(f"it has more than {MAX_PIXELS} pixels") from error
+        except UnidentifiedImageError as error:
+            raise ValueError("it is no picture that Pillow knows") from error
 
 
 class Source:
@@ -74,6 +105,7 @@ class Source:
                  file: str) -> None:
         self.spec = spec
         self.shape = shape
+        self.dtype = dtype
         self.nchw = nchw
         self.preprocessor: Preprocessor | None = None
         if spec.input is not None:
@@ -96,13 +128,15 @@ class Source:
         return write
 
     def _tensor(self, path: Path) -> Array:
-        try:
-            value = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise CalibrationError(f"{path}: this model takes tensors: .npy files are needed ({error})") from error
-        if value.size != int(np.prod(self.shape)):
-            raise CalibrationError(f"{path}: holds {value.shape}, the model takes {self.shape}")
+        value = read_tensor(path, self._file_shapes(), self.dtype)
         if self.nchw and len(self.shape) == 3:
             h, w, c = self.shape
-            return np.asarray(value.reshape(c, h, w).transpose(1, 2, 0))
-        return np.asarray(value.reshape(self.shape))
+            return value.reshape(c, h, w).transpose(1, 2, 0)
+        return value.reshape(self.shape)
+
+    def _file_shapes(self) -> list[tuple[int, ...]]:
+        """Of one frame as the ONNX file orders it; with and without the batch axis."""
+        shape = self.shape
+        if self.nchw and len(shape) == 3:
+            shape = (shape[2], *shape[:2])
+        return [shape, (1, *shape), *([shape[1:]] if shape[:1] == (1,) else [])]

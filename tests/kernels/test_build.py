@@ -63,7 +63,7 @@ def test_int8_of_a_uint8_tensor_model(tmp_path: Path) -> None:
         build(tmp_path, tmp_path / "u.plan", precision, spec, model=tmp_path / "u8.onnx", pictures=[tmp_path])
         assert least_sqnr_db(tmp_path / "u.plan", tmp_path / "u8.onnx") >= 20
     np.save(tmp_path / "a.npy", np.zeros((4, 4), dtype=np.uint8))
-    with pytest.raises(CalibrationError, match=r"a\.npy: holds \(4, 4\), the model takes \(8, 8, 3\)"):
+    with pytest.raises(CalibrationError, match=r"a\.npy: holds the shape \(4, 4\), the model takes \(3, 8, 8\)"):
         build(tmp_path, tmp_path / "u.plan", "int8", spec, model=tmp_path / "u8.onnx", pictures=[tmp_path])
 
 

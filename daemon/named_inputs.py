@@ -1,0 +1,43 @@
+"""What a command was told to read must be there, be a file on a disk (or a folder, where it may be), and be readable.
+
+Callers: `orind build`, `orind inspect`, `orind verify`, before any work. A pipe would let them wait for ever, and a
+device be read without end. Invariant: what is refused here is Exit.NO_INPUT, and nothing was read of it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..ipc.exit_codes import Exit
+
+
+def refused(command: str, files: Iterable[Path], folders: Iterable[Path] = ()) -> Exit | None:
+    """Exit.NO_INPUT, the reason being on stderr, for the first that cannot be read; `folders` may be files too."""
+    for path, folder in (*((file, False) for file in files), *((one, True) for one in folders)):
+        reason = _reason(path, folder)
+        if reason is not None:
+            print(f"orind {command}: {path}: {reason}", file=sys.stderr)
+            return Exit.NO_INPUT
+    return None
+
+
+def _reason(path: Path, folder: bool) -> str | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return "no such file or folder" if folder else "no such file"
+    except ValueError:
+        return "cannot be read: a path cannot hold a zero byte"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    try:
+        mode = os.fstat(fd).st_mode
+    finally:
+        os.close(fd)
+    if stat.S_ISDIR(mode):
+        return None if folder else "cannot be read: it is a folder"
+    return None if stat.S_ISREG(mode) else "cannot be read: it is a pipe, a socket or a device, not a file"
