@@ -112,7 +112,8 @@ def build_plan(onnx_path: Path, spec: ModelSpec | None, calibration: Sequence[Pa
     costs: Mapping[str, float] = {}
     if precision != "fp32":
         if of_file:
-            released, ranges = release_pairs(graph, is_exact if precision != "fp16" else lambda node: False)
+            released, ranges = release_pairs(graph, is_exact if precision != "fp16" else lambda node: False,
+                                             tables=precision == "int8" and not kl_share)
             prepared = prepare(released)
         fused = fuse(float_ends(prepared))
         if precision == "fp16":

@@ -55,7 +55,7 @@ def explain(path: Path, shapes: Mapping[str, tuple[int, ...]] = NO_SHAPES) -> Ex
 
 def _of_file(graph: Graph, problems: list[str]) -> str:
     """What INT8 makes of the scales that a model brings along; what lowering with them refuses goes to `problems`."""
-    released, ranges = release_pairs(graph)
+    released, ranges = release_pairs(graph, tables=True)
     fused = fuse(float_ends(prepare(released)))
     try:
         scales, facts = scales_of_file(fused, ranges, InputCode(graph.inputs[0].dtype, 1.0), dict, "mse")

@@ -12,9 +12,12 @@ from dataclasses import replace
 
 from ..ir.graph import Graph, Node
 from .float_ends import STAYS
+from .release_pairs import OF_PAIR
 
 TABLES = frozenset({"Sigmoid", "SiLU", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu", "GeluTanh", "Mish",
                     "Elu", "Selu", "Softplus"})
+PRE, POST = "table_pre_bounds", "table_post_bounds"
+"""Attributes of a convolution with a table: Clips of pairs (`release_pairs.py`) before and after its activation."""
 
 
 def _bounds(graph: Graph, node: Node) -> tuple[float | None, float | None] | None:
@@ -54,11 +57,20 @@ class _Fuser:
             bounds = _bounds(self.graph, node)
             table = "activation" in conv.attrs and len(conv.inputs) < 4
             if bounds is not None and not table:
-                self.grow(conv, node, bounds=bounds)
+                self.grow(conv, node, bounds=bounds, **({OF_PAIR: True} if OF_PAIR in node.attrs and len(
+                    conv.inputs) < 4 and "activation" not in conv.attrs else {}))
+                return True
+            if bounds is not None and OF_PAIR in node.attrs and POST not in conv.attrs:
+                self.grow(conv, node, **{POST: bounds})
                 return True
             if node.op in TABLES and "activation" not in conv.attrs and len(conv.inputs) < 4:
                 self.grow(conv, node, activation=node.op, activation_attrs=dict(node.attrs), pre=node.inputs[0])
                 return True
+        if conv is not None and OF_PAIR in conv.attrs and node.op in TABLES and len(conv.inputs) < 4:
+            attrs = {key: value for key, value in conv.attrs.items() if key not in (OF_PAIR, "bounds")}
+            self.grow(replace(conv, attrs=attrs), node, activation=node.op, activation_attrs=dict(node.attrs),
+                      pre=node.inputs[0], **{PRE: conv.attrs["bounds"]})
+            return True
         return node.op == "Add" and self.take_residual(node)
 
     def take_residual(self, node: Node) -> bool:

@@ -10,6 +10,7 @@ from ..ir.graph import Graph, Node
 from ..ir.grid_steps import ResampleF32
 from ..ir.steps import ActivationF32, AddF32, AveragePoolF32, ConvF32, DepthwiseF32, MulF32, Step
 from ..ir.windowed import element_counts
+from .fuse_convolutions import POST, PRE
 from .lower_flat import activation_parameters
 from .lowering import Array, Lowering
 from .packing import is_depthwise, pack_channels, pack_weight
@@ -106,6 +107,7 @@ def _convolution(node: Node, out: Lowering) -> Step:
     weight = graph.constants[node.inputs[1]].astype(np.float32)
     has_bias = len(node.inputs) > 2 and node.inputs[2]
     bias = graph.constants[node.inputs[2]].astype(np.float32) if has_bias else np.zeros(len(weight), dtype=np.float32)
+    assert not {PRE, POST} & set(a), f"{node.name}: only a table takes in the Clips around an activation"
     groups = a["group"]
     depthwise = is_depthwise(weight, groups) and (x.segments, x.span) == (y.segments, y.span)
     if depthwise:

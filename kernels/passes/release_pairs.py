@@ -2,8 +2,9 @@
 
 Caller: `build.py`, before `prepare`, for builds with an integer or float16 body. A pair with another type than int8, or
 another zero point than 0, is coded again anyway: so it need not stand between a convolution and what that can take in
-(activation, sum, BatchNormalization). It is more than rounding where it cuts off at 0 what may be below: quantisers
-drop a Relu or Clip in front of such a pair. There a Clip stays.
+(activation, sum, BatchNormalization). It is more than rounding where values leave the range of its codes: quantisers
+drop a Relu or Clip in front of such a pair and let the codes saturate. There a Clip to that range stays, unless the
+tensor provably stays inside it to one code (`intervals.py`). The graph input alone is taken to stay inside its range.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ import numpy as np
 
 from ..ir.codes import CODES
 from ..ir.graph import Array, Graph, Node
+from .intervals import Intervals
 from .remove_dead import remove_dead
 
 Ranges = dict[str, tuple[float, float]]
-NOT_NEGATIVE = frozenset({"Relu", "Sigmoid", "HardSigmoid", "Softmax", "Softplus", "Exp", "Abs", "Sqrt"})
-KEEP_SIGN = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Concat", "Split", "Resize",
-                       "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Identity", "Dropout",
-                       "Add", "Mul", "FakeQuantise"})
+OF_PAIR = "of_pair"
+"""Attribute of a Clip that is a pair's range of codes, where a table is to take it in (`fuse_convolutions.py`)."""
 
 
 def quantised_by_file(graph: Graph) -> bool:
@@ -54,18 +54,26 @@ def release_tail(graph: Graph) -> Graph:
     return release_pairs(graph, lambda node: node.name in body)[0]
 
 
-def release_pairs(graph: Graph, keep: Callable[[Node], bool] = is_exact) -> tuple[Graph, Ranges]:
+def clip_of_range(graph: Graph, node: Node, constants: dict[str, Array], **attrs: bool) -> Node:
+    """What a FakeQuantise node is without its rounding; the ends go to `constants`."""
+    names = [graph.free_name(f"{node.name}/{end}", constants) for end in ("low", "high")]
+    constants |= {n: np.array(v, dtype=np.float32) for n, v in zip(names, range_of(node), strict=True)}
+    return Node(node.name, "Clip", (node.inputs[0], *names), node.outputs, dict(attrs))
+
+
+def release_pairs(graph: Graph, keep: Callable[[Node], bool] = is_exact, tables: bool = False) -> tuple[Graph, Ranges]:
     """The graph with the pairs that are to be kept, and the range of each tensor whose pair is gone.
 
-    The function is the same but for rounding and for what lies beyond the ranges.
+    The function is the same but for rounding. `tables`: every activation of a convolution will be an INT8 table, which
+    takes in the Clips around it.
     """
     graph = remove_dead(graph)
     nodes: list[Node] = []
     ranges: Ranges = {}
     constants: dict[str, Array] = {}
     alias: dict[str, str] = {}
-    positive = {name for name, value in graph.constants.items() if value.dtype.kind == "f" and (value >= 0).all()}
-    positive |= {info.name for info in graph.inputs if info.dtype == "uint8"}
+    seen = Intervals(graph)
+    sources = {info.name for info in graph.inputs}
     for node in graph.nodes:
         node = replace(node, inputs=tuple(alias.get(name, name) for name in node.inputs))
         if node.op != "FakeQuantise":
@@ -77,25 +85,20 @@ def release_pairs(graph: Graph, keep: Callable[[Node], bool] = is_exact) -> tupl
             nodes.append(node)
         else:
             x, (low, high) = node.inputs[0], range_of(node)
-            cuts = (low == 0 and x not in positive and x not in {i.name for i in graph.inputs}) or high == 0
-            if cuts:
-                names = [graph.free_name(f"{node.name}/{end}", constants) for end in ("low", "high")]
-                constants |= {n: np.array(v, dtype=np.float32) for n, v in zip(names, (low, high), strict=True)}
-                nodes.append(Node(node.name, "Clip", (x, *names), node.outputs))
+            known = ranges.get(x, (0.0, 0.0))
+            ranges[x] = (min(low, known[0]), max(high, known[1]))
+            inside = high > 0 if x in sources else seen.stays(x, low, high, node.attrs["alpha"])
+            if not inside:
+                nodes.append(clip_of_range(graph, node, constants, **({OF_PAIR: True} if tables else {})))
                 ranges[node.output] = (low, high)
-            else:
-                known = ranges.get(x, (0.0, 0.0))
-                ranges[x] = (min(low, known[0]), max(high, known[1]))
-                if node.output in graph.outputs:
-                    nodes.append(Node(node.name, "Identity", (x,), node.outputs))
-                else:
-                    alias[node.output] = x
+                seen.assume(node.output, low, high)
                 continue
-        made = nodes[-1]
-        low_end = graph.constants.get(made.inputs[1]) if made.op == "Clip" and len(made.inputs) > 1 else None
-        if made.op in NOT_NEGATIVE or (made.op == "Clip" and made.output in ranges and ranges[made.output][0] == 0) or (
-                low_end is not None and float(low_end.reshape(())) >= 0) or (
-                made.op in KEEP_SIGN and all(n in positive for n in made.inputs if n and (
-                    n not in graph.constants or graph.constants[n].dtype.kind == "f"))):
-            positive.update(made.outputs)
+            if x in sources:
+                seen.assume(x, *ranges[x])
+            if node.output in graph.outputs:
+                nodes.append(Node(node.name, "Identity", (x,), node.outputs))
+            else:
+                alias[node.output] = x
+                continue
+        seen.see(nodes[-1])
     return graph.rebuilt(nodes, constants=constants), ranges

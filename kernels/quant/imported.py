@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from ..ir.errors import UnsupportedModel
-from ..ir.graph import Graph, Node, TensorInfo
+from ..ir.graph import Array, Graph, Node, TensorInfo
+from ..passes.intervals import Intervals
 from ..passes.islands import coded_nodes, is_coded
+from ..passes.release_pairs import clip_of_range, range_of
 from . import contract
 from .calibrate import BINS, Histogram, best_scale
 from .file_codes import codes_of_file
@@ -44,6 +46,7 @@ class _Fixed:
         self.scale: dict[str, float] = {}
         self.nodes: list[Node] = []
         self.tensors: list[TensorInfo] = []
+        self.constants: dict[str, Array] = {}
         self.kept, self.dropped = 0, 0
 
     def requantise(self, name: str, x: str, scale: float) -> str:
@@ -55,7 +58,10 @@ class _Fixed:
 
     def run(self) -> Graph:
         alias: dict[str, str] = {}
+        seen = Intervals(self.graph)
+        sources = {info.name for info in self.graph.inputs}
         for node in self.graph.nodes:
+            seen.see(node)
             node = replace(node, inputs=tuple(alias.get(name, name) for name in node.inputs))
             if node.op != "FakeQuantise":
                 self._share(node)
@@ -64,6 +70,9 @@ class _Fixed:
             self.kept += 1
             if not is_coded(self.graph, self.coded, y):             # float32 readers: no code is made
                 self.kept, self.dropped = self.kept - 1, self.dropped + 1
+                if not seen.stays(node.inputs[0], *range_of(node), node.attrs["alpha"]) and x not in sources:
+                    self.nodes.append(clip_of_range(self.graph, node, self.constants))
+                    continue
                 alias[y] = x
                 if y in self.graph.outputs:
                     self.nodes.append(Node(node.name, "Identity", (x,), (y,)))
@@ -72,7 +81,7 @@ class _Fixed:
             else:
                 self.nodes.append(replace(node, op="Requantise", attrs={}))
                 self.scale[y] = node.attrs["alpha"]
-        return self.graph.rebuilt(self.nodes, tensors=self.tensors)
+        return self.graph.rebuilt(self.nodes, constants=self.constants, tensors=self.tensors)
 
     def _share(self, node: Node) -> None:
         """A node that only moves values: its inputs come to the scale of its output."""

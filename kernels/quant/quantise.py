@@ -15,6 +15,7 @@ from ..ir.graph import Node
 from ..ir.grid_steps import WEIGHT_UNIT, ResampleI8
 from ..ir.reference import ACTIVATIONS
 from ..ir.steps import AddI8, AveragePoolI8, Convert, ConvI8, DepthwiseI8, MulI8, RequantiseI8, Step, TableI8
+from ..passes.fuse_convolutions import POST, PRE
 from ..passes.islands import coded_nodes, is_coded
 from ..passes.lower import Array, Lowering, is_depthwise, pack_channels, pack_weight
 from ..passes.lower_f32 import clip_bounds, counts, emit_f32, pool_window, resample_constants
@@ -182,9 +183,10 @@ class IntegerNumbers:
 
 
 def _function(op: str, node: Node) -> Callable[[Doubles], Doubles]:
-    """The activation in float64."""
+    """The activation in float64, between the Clips that a quantised model's codes were."""
     attrs = node.attrs.get("activation_attrs", {}) if node.op == "Conv" else node.attrs
+    before, after = (node.attrs.get(key, (-np.inf, np.inf)) for key in (PRE, POST))
 
     def call(x: Doubles) -> Doubles:
-        return ACTIVATIONS[op](x, attrs)
+        return np.asarray(np.clip(ACTIVATIONS[op](np.clip(x, *before), attrs), *after), dtype=np.float64)
     return call

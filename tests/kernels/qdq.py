@@ -70,7 +70,7 @@ class QdqNet(Net):
 
 def as_int8(model: onnx.ModelProto) -> tuple[ProgramRunner, dict[str, Array], Scales, dict[str, Any]]:
     """The INT8 program of a quantised model without any pictures, and the report on the import."""
-    released, ranges = release_pairs(import_model(model, Path("test.onnx")))
+    released, ranges = release_pairs(import_model(model, Path("test.onnx")), tables=True)
     fused = fuse(float_ends(prepare(released)))
     scales, facts = scales_of_file(fused, ranges, InputCode("int8", 1.0), dict, "mse")
     graph, numbers = mixed_numbers(scales, ())
