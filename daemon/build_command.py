@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
+import re
+import reprlib
 import sys
 from pathlib import Path
 
@@ -13,7 +16,10 @@ from ..kernels.plan.replacement import NotWritten
 from ..kernels.pre.decoder import DecoderError
 from ..kernels.spec import SpecError
 from . import named_inputs, output_file, prediction
+from .missing_parts import is_own
 from .progress import Progress
+
+_SIZE = re.compile("[0-9]{1,10}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,17 +67,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text}")
     return value
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     name, found, sizes = text.rpartition("=")
     parts = sizes.lower().split("x")
-    if not found or not name or not all(part.isdecimal() and 0 < int(part) < 1 << 31 for part in parts):
-        raise argparse.ArgumentTypeError(f"must be like images=1x3x480x640, not {text}")
+    if not found or not name or not all(_SIZE.fullmatch(part) and 0 < int(part) < 1 << 31 for part in parts):
+        raise argparse.ArgumentTypeError(f"must be like images=1x3x480x640, not {reprlib.repr(text)}")
     return name, tuple(int(part) for part in parts)
 
 
@@ -92,8 +101,14 @@ def run(options: argparse.Namespace) -> int:
         from ..kernels.quant.verdict import AccuracyError, gate_lines
         from ..kernels.spec_yaml import read_spec
     except ImportError as error:
+        if is_own(error):
+            raise
         print(f"orind build: {error.name} is missing; install orind[build]", file=sys.stderr)
         return 69
+    names = [name for name, _ in options.input]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        print(f"orind build: --input {twice}: its shape is given twice; give it once", file=sys.stderr)
+        return 2
     files = [options.model, *([options.spec] if options.spec else [])]
     if missing := named_inputs.refused("build", files, options.calibrate):
         return missing

@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from contextlib import suppress
 
 from ..ipc.exit_codes import Exit, table
 from .blas import prefer_one_thread
+from .streams import StreamFault, watched_streams
 
 COMMANDS = {
     "serve": ("orind.daemon.serve", "run the daemon"),
@@ -36,18 +38,34 @@ def main(arguments: list[str] | None = None) -> int:
         from .signals import SignalInbox
 
         SignalInbox.install_early()
+        return _run(argv)                              # a log that cannot be written must not end it
+    with watched_streams() as streams:
+        try:
+            code = _run(argv)
+            streams.flush()
+        except StreamFault as fault:
+            streams.give_up(fault)
+            return Exit.FAILED
+    return code
+
+
+def _run(argv: list[str]) -> int:
     parser, command = _parser(argv)
-    options = parser.parse_args(argv)
-    if command is None:
-        parser.print_help()
-        return Exit.USAGE
     try:
-        return int(importlib.import_module(COMMANDS[command][0]).run(options))
+        options = parser.parse_args(argv)
+        if command is None:
+            parser.print_help()
+            return Exit.USAGE
+        code = int(importlib.import_module(COMMANDS[command][0]).run(options))
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
         # the reader of our output has gone, as in `orind listen | head`
-        sys.stderr.close()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(BrokenPipeError):
+                stream.close()
         return 0
 
 

@@ -16,6 +16,7 @@ from ..kernels.quant.pictures import CalibrationError
 from ..kernels.spec import SpecError
 from ..kernels.verify import REFERENCES, verify
 from . import named_inputs
+from .missing_parts import is_own
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +46,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"orind verify: {error}", file=sys.stderr)
         return Exit.DATA
     except ImportError as error:
+        if is_own(error):
+            raise
         print(f"orind verify: {error.name} is missing; install orind[build] or orind[test]", file=sys.stderr)
         return Exit.UNAVAILABLE
     if options.json:

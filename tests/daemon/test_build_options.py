@@ -33,8 +33,16 @@ def test_output_and_shapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     path = saved(tmp_path / "m.onnx", "Relu")
     assert main(["build", path]) == 2
     assert "-o PLAN is missing" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["build", path, "--input", "x=1x0"])
+    for wrong, said in ((["--input", "x=1x0"], "must be like images=1x3x480x640, not 'x=1x0'"),
+                        (["--input", "x=1x３"], "must be like images"),
+                        (["--input", f"x={'1' * 5000}"], "must be like images"),
+                        (["--max-kl", "abc"], "--max-kl: must be a number above 0, not abc"),
+                        (["--max-kl", "inf"], "must be a number above 0, not inf")):
+        with pytest.raises(SystemExit):
+            main(["build", path, *wrong])
+        assert said in capsys.readouterr().err
+    assert main(["build", path, "--input", "x=1x3x8x8", "--input", "x=1x3x9x9"]) == 2
+    assert "--input x: its shape is given twice; give it once" in capsys.readouterr().err
     out = tmp_path / "m.plan"
     assert main(["build", path, "-o", str(out), "--precision", "fp32", "--input", "x=1x3x8x8"]) == 0
     assert out.exists()

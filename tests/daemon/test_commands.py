@@ -174,8 +174,9 @@ def test_an_interrupt_and_a_reader_that_left(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(doctor, "run", interrupted)
     assert cli.main(["doctor"]) == 130
     monkeypatch.setattr(doctor, "run", nobody_reads)
-    monkeypatch.setattr(sys, "stderr", (tmp_path / "err").open("w"))
-    assert cli.main(["doctor"]) == 0
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, (tmp_path / name).open("w"))
+    assert cli.main(["doctor"]) == 0 and sys.stdout.closed and sys.stderr.closed
 
 
 # -- doctor --------------------------------------------------------------------------------------------------------
@@ -294,11 +295,15 @@ def test_build_without_its_extra_says_what_to_install(
     tmp_path: Path, model: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in list(sys.modules):
-        if name.startswith("orind.kernels.build"):
+        if name.startswith(("orind.kernels.build", "orind.kernels.importer")):
             monkeypatch.delitem(sys.modules, name)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "onnx", None)
+        assert cli.main(["build", str(model), "-o", str(tmp_path / "x")]) == 69
+    assert "onnx is missing; install orind[build]" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "orind.kernels.build", None)
-    assert cli.main(["build", str(model), "-o", str(tmp_path / "x")]) == 69
-    assert "install orind[build]" in capsys.readouterr().err
+    with pytest.raises(ImportError, match=r"orind\.kernels\.build"):
+        cli.main(["build", str(model), "-o", str(tmp_path / "x")])
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
