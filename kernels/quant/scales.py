@@ -142,14 +142,45 @@ def _worst_member(graph: Graph, groups: _Groups, ranges: Mapping[str, Histogram]
 
 
 def _requantised(graph: Graph, ranges: Mapping[str, Histogram], code: InputCode, method: str) -> Graph:
-    """Puts a Requantise before each Concat member that the group's scale would hurt; from the worst, one at a time."""
+    """Puts a Requantise before each Concat member that the group's scale would hurt; from the worst, one at a time.
+
+    Where the graph input gives the group its scale, that is what leaves it: no other member could be cut off less. A
+    uint8 input leaves wherever it meets int8 codes.
+    """
+    while code.dtype == "uint8" and (mixed := _meets_input(graph)) is not None:
+        graph = _insert(graph, *mixed)
     while True:
         groups = _Groups(graph)
         chosen = _group_scales(graph, groups, ranges, code, method)
         worst = _worst_member(graph, groups, ranges, chosen, code, method)
         if worst is None:
             return graph
-        graph = _insert(graph, *worst)
+        node, index = worst
+        given = {groups.find(name) for name in code.given}
+        if code.dtype != "float32" and groups.find(node.output) not in given:
+            moved = _moved_inputs(graph)
+            index = next((i for i, name in enumerate(node.inputs) if name in moved), index)
+        graph = _insert(graph, node, index)
+
+
+def _moved_inputs(graph: Graph) -> set[str]:
+    """The graph inputs and what only moves their values."""
+    found = {info.name for info in graph.inputs}
+    for node in graph.nodes:
+        if keeps_scale(node) and any(name in found for name in node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def _meets_input(graph: Graph) -> tuple[Node, int] | None:
+    """The first Concat in the body that joins values of the graph input with others, and where they come in."""
+    moved, coded = _moved_inputs(graph), coded_nodes(graph)
+    for node in graph.nodes:
+        if node.op == "Concat" and node.name in coded and not moved.issuperset(node.inputs):
+            for index, name in enumerate(node.inputs):
+                if name in moved:
+                    return node, index
+    return None
 
 
 def _loss_db(histogram: Histogram, shared: float, method: str) -> float:

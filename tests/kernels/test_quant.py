@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from compiled import calibrated, fill, imported, int8
@@ -122,11 +124,17 @@ def test_alike_members_stay_without_a_copy() -> None:
     assert len({runner.program.tensors[s.y].scale for s in runner.program.steps[:2]}) == 1  # type: ignore[attr-defined]
 
 
-def test_input_that_joins_a_convolution_in_a_concat_is_refused() -> None:
+def test_uint8_input_that_joins_a_convolution_in_a_concat_is_requantised() -> None:
     net = Net((1, 3, 8, 8))
     both = net.concat(net.input, net.op("Relu", net.conv(net.input, 5)))
+    scales = calibrated(net.model([(net.conv(both, 4), (1, 4, 8, 8))]), code=InputCode("uint8", 1.0))
+    moved, = (node for node in scales.graph.nodes if node.op == "Requantise")
+    assert moved.inputs == (net.input,) and scales.scale[moved.output] == scales.scale[both] != 1.0
+    nodes = [replace(node, inputs=tuple(net.input if name == moved.output else name for name in node.inputs))
+             for node in scales.graph.nodes if node is not moved]
+    bare = replace(scales, graph=scales.graph.rebuilt(nodes))
     with pytest.raises(UnsupportedModel, match=r"joins tensors of types \['int8', 'uint8'\]"):
-        int8(net.model([(net.conv(both, 4), (1, 4, 8, 8))]), code=InputCode("uint8", 1.0))
+        lower(bare.graph, [1], IntegerNumbers(bare))
 
 
 def test_all_zero_weights_and_a_dead_input() -> None:
