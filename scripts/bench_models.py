@@ -97,6 +97,9 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.pictures < 4 or options.repetitions < 1:
         parser.error("--pictures must be at least 4, --repetitions at least 1")
+    for file in (options.json, options.markdown):
+        if file is not None and not file.parent.is_dir():
+            parser.error(f"{file}: there is no folder {file.parent}")
     if not _work(options):
         every = ", ".join(name for name, _ in _work(argparse.Namespace(**{**vars(options), "only": None})))
         parser.error(f"no model is called '{options.only}'; known are {every}")

@@ -149,3 +149,17 @@ def test_a_light_network_is_measured_with_drawn_weights_and_checked_as_packaged(
     assert row.within and row.packaged is not None and row.packaged < 1e-4 and 0 < row.output < 1e-4
     assert not replace(row, packaged=2e-3).within
     assert "of the packaged output" in "\n".join(model_table.described(row))
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--only", "nothing"], "no model is called 'nothing'; known are part-inspect, "),
+    (["--pictures", "3"], "--pictures must be at least 4"),
+    (["--json", "nowhere/rows.json"], "nowhere/rows.json: there is no folder nowhere"),
+])  # fmt: skip
+def test_a_wrong_option_is_told_before_anything_is_measured(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench_models", *arguments])
+    with pytest.raises(SystemExit):
+        bench_models.main()
+    assert said in capsys.readouterr().err
