@@ -22,6 +22,7 @@ MODEL = ROOT / "configs" / "models" / "blazeface-back"
 
 def test_mixed_precision_rescues_a_net_that_int8_ruins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orind.kernels.build.RANKING_PICTURES", 4)           # of 16, for the time it takes
+    monkeypatch.setattr("orind.kernels.build.SEARCH_PICTURES", 16)           # of 48
     model, pairs = hard.rescaled(onnx.load(MODEL.with_suffix(".onnx")))
     assert pairs == 32
     onnx.save(model, tmp_path / "hard.onnx")
