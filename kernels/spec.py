@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, get_args, get_type_hints
@@ -24,6 +25,11 @@ KINDS = ("yolo", "blazeface", "topk", "map", "none")
 ACTIVATIONS = ("none", "sigmoid", "softmax")
 KINDS_OF_TASK = {"detect": ("yolo", "blazeface"), "classify": ("topk",), "map": ("map",), "regress": ("none",),
                  "tensor": ("none",)}
+_BOXES = ("score_threshold", "iou_threshold", "max_detections", "class_agnostic")
+KEYS_OF_KIND: Mapping[str, tuple[str, ...]] = {
+    "yolo": _BOXES, "blazeface": (*_BOXES, "strides", "anchors_per_cell", "box_scale"), "topk": ("top_k", "activation"),
+    "map": ("output", "activation", "score_threshold"), "none": ()}
+"""What each kind of decoder reads besides its kind."""
 
 MAX_LABELS = 65_536
 MAX_DETECTIONS = 4_096
@@ -185,7 +191,29 @@ def _input_problems(spec: InputSpec) -> list[tuple[str, str]]:
             found.append((key, "must be finite"))
     if any(value == 0.0 for value in spec.scale):
         found.append(("scale", "must not be 0: every pixel would become the same value"))
-    return found
+    return found or _range_problems(spec)
+
+
+def _range_problems(spec: InputSpec) -> list[tuple[str, str]]:
+    """Where float32 does not hold what becomes of a pixel, or holds one value for all of them."""
+    for index in range(max(len(spec.mean), len(spec.scale))):
+        mean, scale = (values[index % len(values)] for values in (spec.mean, spec.scale))
+        ends = _single((0.0 - mean) * scale), _single((255.0 - mean) * scale)
+        key = "scale" if not 0.0 < abs(_single(255.0 * scale)) < math.inf else "mean"
+        if not all(map(math.isfinite, ends)):
+            return [(key, f"gives pixels values up to {max(map(abs, ((0.0 - mean) * scale, (255.0 - mean) * scale)))}: "
+                          "more than float32 holds")]
+        if ends[0] == ends[1]:
+            return [(key, f"makes every pixel {ends[0]} in float32: give the model's own numbers")]
+    return []
+
+
+def _single(value: float) -> float:
+    """As float32 has it."""
+    try:
+        return float(struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 def _anchor_problems(spec: DecoderSpec) -> list[tuple[str, str]]:

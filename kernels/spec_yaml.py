@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from .regular_file import FileRefused, read_regular
-from .spec import DecoderSpec, InputSpec, ModelSpec, SpecError
+from .spec import KEYS_OF_KIND, DecoderSpec, InputSpec, ModelSpec, SpecError
 from .yaml_lines import LinedYaml, YamlProblem
 
 MAX_FILE_BYTES = 4 << 20  # 65,536 labels of 60 bytes
@@ -29,16 +29,31 @@ def read_spec(path: Path) -> ModelSpec:
     """The spec in the YAML file `path`. Raises SpecError with one line a mistake: `file:line: key: what is wrong`."""
     document = _read_document(path)
     try:
-        return ModelSpec(**_Model.model_validate(document.value).parts())
+        model = _Model.model_validate(document.value)
     except ValidationError as error:
         items = error.errors(include_url=False)
         lines = [_line(document, item["loc"], _text(item)) for item in items[:MAX_MISTAKES]]
         if len(items) > MAX_MISTAKES:
             lines.append(f"{path}: and {len(items) - MAX_MISTAKES} more")
         raise SpecError("\n".join(lines)) from error
+    found: list[tuple[str, str]] = []
+    try:
+        spec = ModelSpec(**model.parts())
     except SpecError as error:  # ModelSpec knows what does not fit together; only here are the lines known
-        lines = [_line(document, tuple(key.split(".")), text) for key, text in error.found]
-        raise SpecError("\n".join(lines), error.found) from error
+        found += error.found
+    if all(key != "decoder.kind" for key, _ in found):
+        found += _ignored(model.decoder)
+    if found:
+        raise SpecError("\n".join(_line(document, tuple(key.split(".")), text) for key, text in found), found)
+    return spec
+
+
+def _ignored(decoder: _Decoder) -> list[tuple[str, str]]:
+    """Keys that were given, but that this kind of decoder does not read: whoever wrote them expects them to count."""
+    known = KEYS_OF_KIND.get(decoder.kind, ())
+    return [(f"decoder.{key}", f"has no meaning for kind {decoder.kind}; leave it out "
+             f"(it has {', '.join(known) or 'no other keys'})")
+            for key in type(decoder).model_fields if key in decoder.model_fields_set - {"kind", *known}]
 
 
 def _read_document(path: Path) -> LinedYaml:

@@ -131,6 +131,47 @@ def test_refused(parse_spec, text, words):
     assert words in str(caught.value)
 
 
+TOPK = b"name: a\ntask: classify\nlabels: [x]\ninput: {}\ndecoder:\n  kind: topk\n"
+
+
+def ignored(line, key, kind, known):
+    return f"m.yaml:{line}: decoder.{key}: has no meaning for kind {kind}; leave it out (it has {known})"
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    (PARTS + b"  activation: sigmoid\n  output: 1\n  strides: [8]\n", [
+        ignored(line, key, "yolo", "score_threshold, iou_threshold, max_detections, class_agnostic")
+        for line, key in ((13, "activation"), (15, "strides"), (14, "output"))]),
+    (TOPK + b"  score_threshold: 0.5\n", [ignored(7, "score_threshold", "topk", "top_k, activation")]),
+    (TOPK + b"  top_k: 0\n  output: 1\n", ["m.yaml:7: decoder.top_k: must be between 1 and 65536",
+                                          ignored(8, "output", "topk", "top_k, activation")]),
+    (b"name: a\ntask: tensor\ndecoder: {top_k: 3}\n", [ignored(3, "top_k", "none", "no other keys")]),
+])
+def test_keys_that_the_kind_ignores(parse_spec, text, words):
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text)
+    assert str(caught.value).splitlines() == words
+
+
+@pytest.mark.parametrize(("mean", "scale", "words"), [
+    (b"0", b"1.0e-300", "m.yaml:9: input.scale: makes every pixel 0.0 in float32"),
+    (b"0", b"[1, 1, 1.0e-48]", "m.yaml:9: input.scale: makes every pixel 0.0 in float32"),
+    (b"0", b"1.0e+37", "m.yaml:9: input.scale: gives pixels values up to 2.55e+39: more than float32 holds"),
+    (b"0", b"1.0e+300", "m.yaml:9: input.scale: gives pixels values up to 2.5"),
+    (b"1.0e+300", b"1", "m.yaml:8: input.mean: gives pixels values up to 1e+300: more than float32 holds"),
+    (b"[0, 1.0e+12, 0]", b"1", "m.yaml:8: input.mean: makes every pixel -999999995904.0 in float32"),
+])
+def test_numbers_that_float32_does_not_hold(parse_spec, mean, scale, words):
+    with pytest.raises(SpecError) as caught:
+        parse_spec(PARTS.replace(b"mean: 0", b"mean: " + mean).replace(b"scale: 1/255", b"scale: " + scale))
+    assert str(caught.value).startswith(words)
+
+
+def test_the_smallest_numbers_that_float32_holds_are_taken(parse_spec):
+    spec = parse_spec(PARTS.replace(b"scale: 1/255", b"scale: -1.0e-38").replace(b"mean: 0", b"mean: 300"))
+    assert spec.input is not None and spec.input.scale == (-1e-38,)
+
+
 def test_many_mistakes_are_bounded(parse_spec):
     text = b"name: a\ntask: tensor\nlabels:\n" + b"- 1\n" * 400
     with pytest.raises(SpecError, match="and 350 more"):
