@@ -158,6 +158,7 @@ class Arguments(ctypes.Structure):
                 "residual_pitch",
                 "channels",
                 "steps",
+                "stored",
             )
         ),
         *((name, ctypes.c_float) for name in ("residual_multiplier", "low", "high", "alpha", "beta")),

@@ -57,7 +57,9 @@ def launch_of(step: Step, program: Program, constants: Mapping[str, Array], sms:
         return None
     if isinstance(step, ConvF16) and step.activation not in ACTIVATIONS:
         return None
-    names = (step.x, step.y, *([step.residual] if step.residual else []))
+    y = program.tensors[step.y]
+    # a float32 end is stored channel by channel where it must
+    names = (step.x, *([step.residual] if step.residual else []), *([] if y.dtype == "float32" else [step.y]))
     if not all(_in_units(program.tensors[name]) for name in names):
         return None
     return _convolution(step, program, constants, sms)
@@ -119,7 +121,8 @@ def _convolution(step: ConvI8 | ConvF16, program: Program, constants: Mapping[st
         out_height=out_height, out_width=out_width, pixels=pixels, stride_h=step.stride[0], stride_w=step.stride[1],
         pad_top=step.pads[0], pad_left=step.pads[1], x_frame=x.frame_bytes, x_pitch=x.pitch * size,
         x_group=weight.shape[2] * size, y_frame=y.frame_bytes, y_pitch=y.pitch * out_size, channels=channels,
-        steps=packed.steps, low=low, high=high, alpha=getattr(step, "alpha", 0.0), beta=getattr(step, "beta", 0.0),
+        steps=packed.steps, stored=y.span,
+        low=low, high=high, alpha=getattr(step, "alpha", 0.0), beta=getattr(step, "beta", 0.0),
         activation=ACTIVATIONS.index(step.activation) if isinstance(step, ConvF16) else 0)
     if step.residual:
         other = program.tensors[step.residual]

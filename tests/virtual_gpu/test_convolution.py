@@ -120,6 +120,19 @@ def test_the_matrix_holds_every_pair_and_every_shape() -> None:
     assert used == set(range(len(POOL)))
 
 
+@pytest.mark.parametrize("kind", ["s8", "f16"])
+@pytest.mark.parametrize("short", [3, 11])
+def test_a_float32_end_stores_the_channels_that_there_are(
+    benches: Callable[[str], Bench], tmp_path: Path, kind: str, short: int
+) -> None:
+    kernel, shape = Kernel(TILES[4], kind, "real"), cases.Shape(2, 7, 5, 16, 16)
+    given = cases.numbers(shape, kernel, 2)
+    bench = Bench(benches("random").cuda, tmp_path)
+    whole = bench.run(shape, kernel, given)
+    bench.short = short
+    assert np.array_equal(bench.run(shape, kernel, given), whole[..., :-short])
+
+
 def test_an_overflow_of_float16_marks_its_frame(benches: Callable[[str], Bench]) -> None:
     kernel, shape = Kernel(TILES[2], "f16", "half"), cases.Shape(2, 4, 4, 16, 32)
     given = cases.numbers(shape, kernel, 3)

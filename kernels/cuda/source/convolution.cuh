@@ -28,6 +28,7 @@ struct Convolution {
     int y_frame, y_pitch, residual_frame, residual_pitch;     // bytes
     int channels;             // of a group, a multiple of the channels that a thread owns
     int steps;                // of BK bytes in K
+    int stored;               // float32 end: channels that a pixel of y has, of all groups; fewer than made: the rest is pads
     float residual_multiplier, low, high, alpha, beta;
     int activation;           // float16: see activation.cuh
 };

@@ -32,7 +32,8 @@ __device__ __forceinline__ void finish_f16(const Convolution& p, Sums<Halves, T>
             fits = fits && fabsf(v) < FIRST_TOO_LARGE;
         }
         if constexpr (REAL_END) {
-            Store::template words<32>(p, frame, within, (place + c) * 4, words);
+            store_reals<Store>(p, frame, within, place + c, words);
+            store_reals<Store>(p, frame, within, place + c + 4, words + 4);
         } else {
             #pragma unroll
             for (int e = 0; e < 4; ++e) words[e] = pack_halves(__uint_as_float(words[2 * e]), __uint_as_float(words[2 * e + 1]));

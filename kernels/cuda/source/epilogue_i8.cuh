@@ -32,7 +32,7 @@ __device__ __forceinline__ void finish_i8(const Convolution& p, const int8* tabl
                       fmul(static_cast<float>(sums.at(i, half, c + 2) + b.z), m.z), fmul(static_cast<float>(sums.at(i, half, c + 3) + b.w), m.w)};
         if constexpr (ENDING == REAL) {
             const uint32 words[4] = {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])};
-            Store::template words<16>(p, frame, within, (place + c) * 4, words);
+            store_reals<Store>(p, frame, within, place + c, words);
             continue;
         }
         const float gain[4] = {m.x, m.y, m.z, m.w};

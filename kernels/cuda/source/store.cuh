@@ -3,6 +3,18 @@
 
 #include "convolution.cuh"
 
+// Four float32 from channel `first` on; a buffer whose pixels end before that takes those that it has.
+template <class Store>
+ORIND_DEVICE void store_reals(const Convolution& p, int frame, int within, int first, const uint32* from) {
+    if (first + 4 <= p.stored && ((p.y_pitch | reinterpret_cast<uint64>(p.y)) & 15) == 0) {
+        Store::template words<16>(p, frame, within, first * 4, from);
+        return;
+    }
+    #pragma unroll
+    for (int e = 0; e < 4; ++e)
+        if (first + e < p.stored) Store::template words<4>(p, frame, within, (first + e) * 4, from + e);
+}
+
 // Into a slice of an NHWC buffer.
 struct StoreOnce {
     template <int BYTES>
