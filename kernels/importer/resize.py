@@ -15,15 +15,24 @@ from ..ir.graph import Node
 from .context import Context
 
 Array = npt.NDArray[Any]
+TIE = np.float32(1e-6)
+"""As in ONNX Runtime: a coordinate this near to the middle between two pixels is a tie where ties go up."""
+
+
+def _nearest_up(x: Array) -> Array:
+    below = np.floor(x)
+    return np.asarray(np.where(np.abs(x - below - np.float32(0.5)) <= TIE, below + 1, np.floor(x + np.float32(0.5))))
+
+
 ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "round_prefer_floor": lambda x: np.ceil(x - np.float32(0.5)),
-    "round_prefer_ceil": lambda x: np.floor(x + np.float32(0.5)), "floor": lambda x: np.floor(x),
+    "round_prefer_ceil": _nearest_up, "floor": lambda x: np.floor(x),
     "ceil": lambda x: np.ceil(x)}
 REMEDY = "use nearest or linear, without antialias, in a coordinate mode of ONNX"
 
 
 def _coordinates(transform: str, size: int, out: int, scale: np.float32) -> npt.NDArray[np.float32] | None:
-    """The input coordinate of each output place, in float32 as runtimes compute it; None for an unknown transform."""
+    """The input coordinate of each output place, with ONNX Runtime's roundings; None for an unknown transform."""
     place = np.arange(out, dtype=np.float32)
     half = np.float32(0.5)
     if transform == "align_corners":
@@ -35,8 +44,8 @@ def _coordinates(transform: str, size: int, out: int, scale: np.float32) -> npt.
     if transform in ("half_pixel", "pytorch_half_pixel"):
         return (place + half) / scale - half
     if transform == "half_pixel_symmetric":
-        shift = np.float32(size / 2 * (1 - out / (float(scale) * size)))
-        return shift + (place + half) / scale - half
+        shift = np.float32(size / 2) * (np.float32(1) - np.float32(out) / (scale * np.float32(size)))
+        return np.asarray(shift + (place + 0.5) / np.float64(scale) - 0.5, dtype=np.float32)
     return None
 
 
@@ -61,7 +70,7 @@ def _targets(ctx: Context, node: Node, axes: list[int]) -> tuple[list[np.float32
         raise ctx.refuse(node, f"scales {None if scales is None else scales.tolist()} for {len(axes)} axes",
                          "export the model again")
     values = [np.float32(v) for v in scales.reshape(-1)]
-    return values, [int(np.floor(np.float64(v) * s)) for v, s in zip(values, shape, strict=True)]
+    return values, [int(np.floor(v * np.float32(s))) for v, s in zip(values, shape, strict=True)]
 
 
 def _crop(ctx: Context, node: Node, index: int, count: int, out: int) -> npt.NDArray[np.float32]:
