@@ -38,19 +38,23 @@ def explain(path: Path, shapes: Mapping[str, tuple[int, ...]] = NO_SHAPES) -> Ex
     try:
         graph = import_model(parse(path), path, shapes, problems=problems)
         if problems:
-            return Explanation(tuple(problems), f"{path.name}: {len(problems)} problems")
+            return Explanation(tuple(problems), f"{path.name}: {_count(problems)}")
         fused = fuse(prepare(graph))
         programs, _ = lower(fused, [1], FloatNumbers(fused), problems)
     except ModelError as error:
         problems.append(str(error))
     if problems:
-        return Explanation(tuple(dict.fromkeys(problems)), f"{path.name}: {len(problems)} problems")
+        return Explanation(tuple(dict.fromkeys(problems)), f"{path.name}: {_count(problems)}")
     quantised = f"; {_of_file(graph, problems)}" if quantised_by_file(graph) else ""
     if problems:
         return Explanation(tuple(dict.fromkeys(problems)), f"{path.name}: {len(graph.nodes)} nodes; FP32 can be built, "
-                           f"INT8 has {len(problems)} problems{quantised}")
+                           f"INT8 has {_count(problems)}{quantised}")
     return Explanation((), f"{path.name}: {len(graph.nodes)} nodes, {len(fused.nodes)} after the passes, "
                            f"{len(programs[1].steps)} steps in FP32{quantised}; no problems")
+
+
+def _count(problems: list[str]) -> str:
+    return "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
 
 
 def _of_file(graph: Graph, problems: list[str]) -> str:

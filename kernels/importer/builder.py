@@ -117,6 +117,8 @@ class Builder:
         if not least <= len(node.inputs) <= most or not all(node.inputs[:least]) or not 0 < made <= outputs:
             raise ctx.refuse(node, f"has {sum(map(bool, node.inputs))} inputs and {made} outputs; it needs {least} to "
                              f"{most} and at most {outputs}", "the file is damaged: export the model again")
+        if not node.outputs[0]:
+            raise ctx.refuse(node, "its output has no name", "export the model again")
 
     def _place(self, node: Node) -> None:
         """Keeps the value of a constant node, appends any other."""
@@ -185,6 +187,8 @@ def _attributes(proto: onnx.NodeProto, name: str, file: str) -> dict[str, Any]:
         try:
             value = onnx.helper.get_attribute_value(attribute)
             if isinstance(value, onnx.TensorProto):
+                if min(value.dims, default=0) < 0:
+                    raise ValueError(f"it has the impossible shape {list(value.dims)}")
                 value = numpy_helper.to_array(value)
         except (ValueError, TypeError, KeyError, UnicodeDecodeError, onnx.checker.ValidationError) as error:
             raise ModelError(f"{file}: node '{name}' ({proto.op_type}): attribute '{attribute.name}' cannot be read "

@@ -19,7 +19,7 @@ from ..regular_file import FileRefused, read_regular
 from .builder import Builder
 from .context import Array, Context, Shape
 from .order import in_order
-from .versions import OLDEST_OPSET, known_opset
+from .versions import known_opset
 
 NO_SHAPES: Mapping[str, Shape] = {}
 LARGEST_INPUT = 1 << 26
@@ -56,15 +56,21 @@ def import_model(model: onnx.ModelProto, path: Path, shapes: Mapping[str, Shape]
     there instead of raised, as far as anything can be said behind it; the graph is then not whole.
     """
     file = path.name
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+    versions = {o.version for o in model.opset_import if o.domain in ("", "ai.onnx")}
+    if len(versions) > 1:
+        raise ModelError(f"{file}: names the ONNX opsets {', '.join(map(str, sorted(versions)))}: only one can be "
+                         "meant; export the model again")
+    opset = next(iter(versions), 0)
     if not known_opset(opset):
-        raise UnsupportedModel(f"{file}: ONNX opset {opset}; {OLDEST_OPSET} to {onnx.defs.onnx_opset_version()} are "
-                               "known here: export the model with one of these, or install a newer onnx package")
+        raise UnsupportedModel(f"{file}: ONNX opset {opset}; 7 to {onnx.defs.onnx_opset_version()} are known here: "
+                               "export the model with one of these, or install a newer onnx package")
     context = Context(file, opset, _initializers(model, path))
     inputs = _inputs(model, file, context.constants, shapes, batched)
     names = [o.name for o in model.graph.output]
     if len(names) != len(set(names)) or not names:
-        raise ModelError(f"{file}: two graph outputs have the same name, or there is none; export the model again")
+        twice = next((name for name in names if names.count(name) > 1), None)
+        raise ModelError(f"{file}: {'has no outputs' if twice is None else f'two outputs are named {twice!r}'}; export "
+                         "the model again")
     builder = Builder(context, inputs, problems)
     for index, proto in in_order(model.graph.node, file):
         builder.add(proto, index)
@@ -86,7 +92,12 @@ def _initializers(model: onnx.ModelProto, path: Path) -> dict[str, Array]:
         if external.startswith(("/", "\\")) or ".." in external.replace("\\", "/").split("/"):
             raise ModelError(f"{path.name}: the weights '{tensor.name}' lie in '{external}', outside of the model's "
                              "folder; put the file beside the model and export it again")
+        if min(tensor.dims, default=0) < 0:
+            raise ModelError(f"{path.name}: the weights '{tensor.name}' have the impossible shape {list(tensor.dims)}; "
+                             "export the model again")
         try:
+            if external and (path.parent / external).exists() and not (path.parent / external).is_file():
+                raise ValueError("a pipe, which would be waited for")
             value = numpy_helper.to_array(tensor, str(path.parent))
         except (OSError, ValueError, TypeError, KeyError, onnx.checker.ValidationError) as error:
             raise ModelError(f"{path.name}: the weights '{tensor.name}' are missing or cut short"

@@ -63,6 +63,9 @@ def _pad(ctx: Context, node: Node) -> Node:
     full = np.zeros((2, rank), dtype=np.int64)
     for i, axis in enumerate(where):
         full[:, axis] = pads[i], pads[len(where) + i]
+    if mode == "reflect" and (full >= np.maximum(ctx.shape(node), 1)).any():
+        raise ctx.refuse(node, f"reflects {full.max()} values of a tensor of shape {ctx.shape(node)}",
+                         "pad by less than the size of the axis")
     inputs = [node.inputs[0], ctx.add(node, "all pads", full.reshape(-1))]
     if value is not None and value.size:
         inputs.append(node.inputs[2])

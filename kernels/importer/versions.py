@@ -11,6 +11,7 @@ from functools import lru_cache
 import onnx
 
 OLDEST_OPSET = 1
+"""Files below opset 7 are taken where every operator is still the one that opset 7 means."""
 VERSIONS: dict[str, tuple[int, ...]] = {
     "Abs": (6, 13),
     "Add": (7, 13, 14),

@@ -59,6 +59,10 @@ def _weight(ctx: Context, node: Node, outputs: int) -> tuple[Node, Shape]:
     ctx.finite(node)
     if weight.dtype.name != "float32" or (bias is not None and bias.dtype.name != "float32"):
         raise ctx.refuse(node, f"its weights are {weight.dtype.name}", "export the model in float32")
+    given = tuple(node.attrs.get("kernel_shape") or weight.shape[2:])
+    if given != weight.shape[2:]:
+        raise ctx.refuse(node, f"kernel_shape {given} is not that of its weight {weight.shape}",
+                         "export the model again")
     node = _spatial(ctx, node, tuple(weight.shape[2:]))
     groups = node.attrs.get("group", 1)
     if groups < 1 or weight.ndim != len(shape) or min(weight.shape) < 1 or shape[1] % groups \
@@ -122,6 +126,13 @@ def pool(ctx: Context, node: Node) -> Node:
         whole = -(-(size[i] + pads[i] + pads[n + i] - span) // a["strides"][i]) * a["strides"][i] + span
         if whole - span < size[i] + pads[i]:           # a last window that would start in the padding is left out
             pads[n + i] += max(0, whole - size[i] - pads[i] - pads[n + i])
+    for i in range(n if node.op == "MaxPool" else 0):
+        start, step, taps = -pads[i], a["strides"][i], range(a["kernel_shape"][i])
+        last = size[i] + pads[n + i] - (a["kernel_shape"][i] - 1) * a["dilations"][i]
+        if any(all(not 0 <= at + k * a["dilations"][i] < size[i] for k in taps) for at in range(start, last, step)):
+            raise ctx.refuse(node, f"a window of {a['kernel_shape']} with dilations {a['dilations']} lies in the "
+                             f"padding of {size} altogether: nothing has a maximum there",
+                             "use smaller pads, or a larger input")
     return Node(node.name, node.op, node.inputs, node.outputs[:1], {
         **{k: a[k] for k in ("kernel_shape", "strides", "dilations")}, "pads": tuple(pads),
         **({"counted": counts} if node.op == "AveragePool" else {})})

@@ -1,5 +1,6 @@
 """What cannot be taken is refused with file, node, operator and remedy."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ CASES: list[tuple[onnx.ModelProto, str]] = [
     (raw([node("Relu", "x")], [4, 3, 8, 8]), "batch size 4; give --input x=1x3x8x8"),
     (raw([node("Relu", "x")], dtype=TensorProto.INT64), "input 'x' is int64"),
     (raw([node("Add", "x", "x1")], inputs=2), r"2 inputs \(x, x1\)"),
-    (raw([node("Relu", "x")], opset=99), "opset 99; 1 to"),
+    (raw([node("Relu", "x")], opset=99), "opset 99; 7 to"),
+    (raw([node("Relu", "x")], opset=0), r"ONNX opset 0; 7 to \d+ are known here: export the model with one of these"),
     (raw([node("Add", "x", "w")], opset=6, weights={"w": np.ones(1, "f4")}), r"version 6 of this operator \(opset 6\)"),
     (raw([node("Relu", "nowhere")]), "reads 'nowhere'"),
     (raw([node("Conv", "x", "x")]), "weight is computed at run time"),
@@ -61,6 +63,8 @@ CASES: list[tuple[onnx.ModelProto, str]] = [
          weights={"s": np.array([1, 1, 2, 2], dtype=np.float32)}), "coordinate mode odd"),
     (raw([node("Pad", "x", "p", mode="mirror")], weights={"p": np.zeros(8, dtype=np.int64)}), "mode mirror"),
     (raw([node("Pad", "x", "p")], weights={"p": np.full(8, -9)}), "impossible shape"),
+    (raw([node("MaxPool", "x", kernel_shape=[2, 2], dilations=[2, 2], pads=[1] * 4)], [1, 3, 1, 8]),
+     r"'the node' \(MaxPool\): a window of .* lies in the padding of \(1, 8\) altogether.*smaller pads, or a larger"),
     (raw([helper.make_node("MaxPool", ["x"], ["y", "i"], "the node", kernel_shape=[2, 2])]), "indices of the maxima"),
     (raw([node("AveragePool", "x", kernel_shape=[3, 3], pads=[3] * 4)]), "pads .* as large as the kernel"),
     (raw([node("MatMul", "x", "w")], weights={"w": np.ones((7, 8), dtype=np.float32)}), "inputs do not fit"),
@@ -76,7 +80,15 @@ CASES: list[tuple[onnx.ModelProto, str]] = [
     (raw([node("Relu", "x", output="a"), node("Relu", "x", name="second", output="a")], outputs=("a",)),
      "'second' .* a second time"),
     (raw([node("Relu", "x")], outputs=("z",)), "output 'z' is made by no node"),
-    (raw([node("Relu", "x")], outputs=("y", "y")), "two graph outputs"),
+    (raw([node("Relu", "x")], outputs=("y", "y")), "two outputs are named 'y'; export"),
+    (raw([node("Relu", "x")], outputs=()), "has no outputs; export"),
+    (raw([node("Relu", "x", output="")]), r"'the node' \(Relu\): its output has no name"),
+    (raw([node("Conv", "x", "w", kernel_shape=[1, 3])], weights=W),
+     r"'the node' \(Conv\): kernel_shape \(1, 3\) is not that of its weight \(4, 3, 3, 3\)"),
+    (raw([node("ConvTranspose", "x", "w", kernel_shape=[2, 2])], weights={"w": np.ones((3, 4, 3, 3), "f4")}),
+     r"kernel_shape \(2, 2\) is not that"),
+    (raw([node("Pad", "x", "p", mode="reflect")], weights={"p": np.array([0, 0, 0, 8, 0, 0, 0, 0])}),
+     r"'the node' \(Pad\): reflects 8 values of a tensor of shape \(1, 3, 8, 8\)"),
     (raw([node("Concat", "x", "x", axis=7)]), "axis 7 of a tensor of 4 dimensions"),
     (raw([node("Concat", "x", "x")]), r"missing or malformed \(KeyError"),
     (raw([node("Conv", "x", "w", strides=[2])], weights=W), "make no sense"),
@@ -97,6 +109,35 @@ def test_refused(model: onnx.ModelProto, text: str) -> None:
     with pytest.raises(ModelError, match=text) as caught:
         fp32(model)
     assert str(caught.value).startswith("test.onnx")
+
+
+def test_files_that_contradict_themselves() -> None:
+    model = raw([node("Add", "x", "w")], weights={"w": np.ones((1, 1), "f4")})
+    model.opset_import.append(helper.make_opsetid("ai.onnx", 17))
+    assert fp32(model)
+    model.opset_import[1].version = 18
+    with pytest.raises(ModelError, match=r"test\.onnx: names the ONNX opsets 17, 18: only one can be meant"):
+        fp32(model)
+    del model.opset_import[1]
+    model.graph.initializer[0].dims[:] = [-1, 1]
+    with pytest.raises(ModelError, match=r"test\.onnx: the weights 'w' have the impossible shape \[-1, 1\]"):
+        fp32(model)
+    constant = raw([node("Constant", value=model.graph.initializer[0])])
+    with pytest.raises(ModelError, match=r"'the node' \(Constant\): attribute 'value' cannot be read \(it has the imp"):
+        fp32(constant)
+
+
+def test_as_many_values_as_there_are_can_be_reflected() -> None:
+    assert fp32(raw([node("Pad", "x", "p", mode="reflect")], weights={"p": np.array([0, 0, 0, 7, 0, 0, 7, 0])}))
+
+
+def test_external_data_that_is_a_pipe(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save_model(detector_onnx(32), path, save_as_external_data=True, location="m.data", size_threshold=0)
+    (tmp_path / "m.data").unlink()
+    os.mkfifo(tmp_path / "m.data")
+    with pytest.raises(ModelError, match=r"the weights 'c\d+' are missing or cut short"):
+        read_model(path)
 
 
 def test_files(tmp_path: Path) -> None:
