@@ -129,6 +129,18 @@ def test_tables_take_the_clips_in() -> None:
     assert noise_db(model, runner) > 28
 
 
+@pytest.mark.parametrize(("zero", "kind"), [(-128, np.int8), (127, np.int8), (0, np.uint8), (255, np.uint8)])
+def test_what_is_cut_at_0_needs_no_pictures(zero: int, kind: type[np.generic]) -> None:
+    """The pair's range is that of the tensor in front of its Clip too."""
+    net = QdqNet((1, 3, 8, 8))
+    x = net.pair(net.input, 0.02)
+    y = net.pair(silu(net, x, net.pair(net.coded_conv(x, 0.02, 4), 0.03, 3)), 0.02, zero, kind)
+    net.channels[y] = 4
+    model = net.model([(net.coded_conv(y, 0.02, 4), (1, 4, 8, 8))])
+    runner, _, _, facts = as_int8(model)
+    assert facts["scales_calibrated"] == 0 and noise_db(model, runner) > 20
+
+
 def test_no_clip_where_values_stay_inside() -> None:
     """Behind a sigmoid, a SiLU of bounded x, and what only moves values, no range of codes binds."""
     net = QdqNet((1, 3, 8, 8))
