@@ -16,10 +16,15 @@ Array = npt.NDArray[Any]
 
 
 def runs(x: Tensor, y: Tensor, at: int, order: tuple[int, ...] | None = None) -> tuple[tuple[int, int, int], ...]:
-    """Physical channel runs (from, to, count) that put x's channels, in `order`, at y's from `at` on."""
+    """Physical channel runs (from, to, count) that put x's channels, in `order`, at y's from `at` on.
+
+    A run ends with y's segment: executors and the validator find the segments that a Copy writes by where runs start.
+    """
     found: list[tuple[int, int, int]] = []
+    starts = {start for start, _ in y.segments}
     for source, target in zip(x.channels()[list(order)] if order else x.channels(), y.channels()[at:], strict=False):
-        if found and found[-1][0] + found[-1][2] == source and found[-1][1] + found[-1][2] == target:
+        if found and found[-1][0] + found[-1][2] == source and found[-1][1] + found[-1][2] == target \
+                and target not in starts:
             found[-1] = (found[-1][0], found[-1][1], found[-1][2] + 1)
         else:
             found.append((int(source), int(target), 1))
