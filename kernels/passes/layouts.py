@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ..ir.graph import Graph, Node, TensorInfo
 from .channel_map import SAME_MAP, find_cuts
 
-ALWAYS = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Resize", "ZeroStuff"})
+ALWAYS = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Resize", "ZeroStuff", "Convert"})
 PADDED = "@padded"
 """Suffix of the copy of a graph input whose channels are padded as those of all other images."""
 IN_BODY = SAME_MAP | {"Concat", "Split", "Pad", "ChannelGather"}

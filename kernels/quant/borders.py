@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from ..ir.graph import Graph, Node, TensorInfo
 from ..passes.islands import body_images, coded_nodes, is_coded
+from ..passes.layouts import assign_layouts
 from .scales import keeps_scale
 
 HALF, CODES, PIXELS, FLOAT = "float16", "int8", "uint8", "float32"
@@ -70,6 +71,7 @@ def place_conversions(graph: Graph, layers: Collection[str], input_dtype: str = 
     goes.
     """
     coded, images = coded_nodes(graph), body_images(graph)
+    tail = {node.name for node in assign_layouts(graph).image_nodes} - images
     inputs = [info.name for info in graph.inputs]
     half = spread_to_moves(graph, layers, coded, inputs if input_dtype == FLOAT else ())
     kind = dict.fromkeys(inputs, FLOAT if input_dtype == FLOAT else "input")
@@ -93,6 +95,8 @@ def place_conversions(graph: Graph, layers: Collection[str], input_dtype: str = 
         return other
     for node in graph.nodes:
         if node.name not in images:
+            if node.name in tail:                            # it keeps its input's type: codes have no scale there
+                node = replace(node, inputs=tuple(taken(name, FLOAT, False) for name in node.inputs))
             nodes.append(node)
             kind.update(dict.fromkeys(node.outputs, FLOAT))
             continue
