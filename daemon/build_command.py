@@ -84,6 +84,15 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, tuple(int(part) for part in parts)
 
 
+def _with_file(error: Exception, options: argparse.Namespace) -> str:
+    """The error, with the file in front where it names none: the spec's for what it says of the outputs."""
+    blamed = options.spec if isinstance(error, DecoderError) and options.spec is not None else options.model
+    names = [str(path) for path in (options.output, *options.calibrate)]
+    names += [path.name for path in (options.model, options.spec) if path is not None]
+    named = any(name in str(error) for name in names)
+    return str(error) if named else f"{blamed}: {error}"
+
+
 def _explain(options: argparse.Namespace) -> int:
     from ..kernels.explain import explain
 
@@ -158,7 +167,7 @@ def run(options: argparse.Namespace) -> int:
             print(f"orind build: {error}", file=sys.stderr)
             return 1
         except (ModelError, ProgramError, SpecError, PlanError, DecoderError, CalibrationError) as error:
-            print(f"orind build: {error}", file=sys.stderr)
+            print(f"orind build: {_with_file(error, options)}", file=sys.stderr)
             return 65
         except NotWritten as error:
             return output_file.failed("orind build: -o", options.output, error)

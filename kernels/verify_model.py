@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .cpu.executor import CpuExecutor, ProgramRunner
+from .ir.errors import ModelError
 from .ir.program import Program
 from .plan.file import PlanFile
 from .plan.told import text_of, told
@@ -107,9 +108,31 @@ def _runtime(onnx: Path, shapes: dict[str, tuple[int, ...]]) -> Callable[[Array]
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     model = with_shapes(load(str(onnx)), shapes).SerializeToString() if shapes else str(onnx)
-    session = onnxruntime.InferenceSession(model, options)
+    faults = _faults()
+    try:
+        session = onnxruntime.InferenceSession(model, options)
+    except faults as error:
+        raise _refused(onnx, error) from error
     entry = session.get_inputs()[0].name
-    return lambda x: [np.asarray(output) for output in session.run(None, {entry: x})]
+
+    def run(x: Array) -> list[Array]:
+        try:
+            return [np.asarray(output) for output in session.run(None, {entry: x})]
+        except faults as error:
+            raise _refused(onnx, error) from error
+    return run
+
+
+def _faults() -> tuple[type[Exception], ...]:
+    """What ONNX Runtime raises: classes of its own without a common base."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+    return tuple(kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception))
+
+
+def _refused(onnx: Path, error: Exception) -> ModelError:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return ModelError(f"{onnx}: ONNX Runtime refuses it: {lines[0] if lines else type(error).__name__}; compare with "
+                      "--reference import, or export it for this version")
 
 
 def against_onnx(plan: PlanFile, programs: dict[int, Program], onnx: Path, reference: str,

@@ -17,6 +17,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+MAX_DIGITS = 639
+"""Python can be set up to refuse longer whole numbers; it then says so without a line."""
+
 
 class YamlProblem(Exception):
     """The file is not one YAML mapping. The text names file and line."""
@@ -52,6 +55,8 @@ class LinedYaml:
         try:
             value = loader.construct_document(root)
         except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-13-45, which YAML recognises
+            if (line := _endless_number(root)) is not None:
+                raise YamlProblem(f"{path}:{line}: not valid YAML: a number of too many digits") from None
             raise YamlProblem(f"{path}: not valid YAML: {error}") from None
         finally:
             loader.dispose()
@@ -71,6 +76,15 @@ class LinedYaml:
     def line_of_text(self, dotted: str) -> int:
         """Line for a message that begins with a dotted key (`a.b.c: ...`)."""
         return self.line_of(tuple(_split_key(dotted)))
+
+
+def _endless_number(node: yaml.Node) -> int | None:
+    """The line of the first whole number below `node` that Python does not read."""
+    if isinstance(node, yaml.ScalarNode):
+        endless = node.tag.endswith(":int") and len(node.value) > MAX_DIGITS
+        return node.start_mark.line + 1 if endless else None
+    inside = (part for item in node.value for part in (item if isinstance(item, tuple) else (item,)))
+    return next((line for part in inside if (line := _endless_number(part)) is not None), None)
 
 
 def problems_of(error: ValidationError, document: LinedYaml, schema: type[BaseModel]) -> list[str]:

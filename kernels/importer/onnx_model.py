@@ -74,12 +74,18 @@ def import_model(model: onnx.ModelProto, path: Path, shapes: Mapping[str, Shape]
     builder = Builder(context, inputs, problems)
     for index, proto in in_order(model.graph.node, file):
         builder.add(proto, index)
+    empty = [f"{file}: graph output '{name}' has the shape {tuple(context.shapes[name])}, no values at all; end the "
+             "model before what makes it empty" for name in names if 0 in context.shapes.get(name, ())]
+    empty += [f"{file}: graph output '{name}' has the shape (), no axis for the batch; keep the axes that are reduced "
+              "(keepdims=1)" for name in names if batched and context.shapes.get(name) == ()]
+    if empty and problems is None:
+        raise UnsupportedModel(empty[0])
     codes = [f"{file}: graph output '{name}' is integer codes; end the model with a DequantizeLinear"
              for name in names if name in context.coded]
     if codes and problems is None:
         raise UnsupportedModel(codes[0])
     if problems is not None:
-        problems += codes
+        problems += empty + codes
     if problems:
         names = [name for name in names if name in context.shapes]
     return Graph(file, inputs, tuple(names), tuple(builder.nodes), context.constants, builder.tensors)
@@ -141,6 +147,9 @@ def _input(value: onnx.ValueInfoProto, file: str, given: Shape | None, batched: 
     if np.prod([float(s) for s in sizes]) > LARGEST_INPUT:
         raise UnsupportedModel(f"{file}: input '{value.name}' has the shape {sizes}, more than {LARGEST_INPUT} values; "
                                "give a smaller one with --input")
+    if len(sizes) == 1 and batched:
+        raise UnsupportedModel(f"{file}: input '{value.name}' has the shape {sizes}, one axis, which would be the "
+                               f"batch's; export the model with a batch axis in front of it: (1, {sizes[0]})")
     if sizes[0] != 1 and batched:
         small = "x".join(map(str, (1, *sizes[1:])))
         raise UnsupportedModel(f"{file}: input '{value.name}' has the batch size {sizes[0]}; give --input "

@@ -16,6 +16,7 @@ from ..ir.graph import Graph, Node, same_value
 from ..ir.lifetimes import joined
 from ..ir.program import ALIGN, Program, Tensor
 from ..ir.steps import Step
+from ..plan.layout import OWN
 from .arena import place
 from .channel_map import ChannelMap, map_channels
 from .layouts import PADDED, Layouts, assign_layouts
@@ -61,6 +62,8 @@ class Lowering:
     def constant(self, wanted: str, value: Array) -> str:
         """Adds a constant of the program; its name, which has a number behind it where another value is called so."""
         value = np.ascontiguousarray(value)
+        if wanted.startswith(OWN):                     # the container keeps these for itself
+            wanted = f"constant {wanted}"
         name, count = wanted, 1
         while not same_value(self.constants.get(name, value), value):
             count += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -54,3 +55,22 @@ def test_shares_of_no_layer_are_refused(tmp_path: Path, capsys: pytest.CaptureFi
     given = ["build", path, "-o", str(out), "--input", "x=1x3x8x8", "--kl-share"]
     assert main([*given, "--precision", precision]) == 2
     assert f"--kl-share: with --precision {precision} no layer is INT8" in capsys.readouterr().err and not out.exists()
+
+
+def test_every_refusal_names_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["build", saved(tmp_path / "m.onnx", "Log"), "-o", str(tmp_path / "o"), "--input", "x=1x3x8x8",
+             "--precision", "fp32"]
+    (tmp_path / "x.npy").touch()
+    (tmp_path / "m.yaml").write_text("name: m\ntask: detect\nlabels: [a]\ninput: {}\ndecoder: {kind: yolo}\n")
+    (tmp_path / "zeros").mkdir()
+    np.save(tmp_path / "zeros" / "a.npy", np.zeros((3, 8, 8), np.float32))
+    (tmp_path / "t.yaml").write_text("name: m\ntask: tensor\n")
+    for more, said in ((["--spec", str(tmp_path / "m.yaml")], f"{tmp_path}/m.yaml: decoder yolo with 1 labels needs"),
+                       (["--spec", str(tmp_path / "t.yaml"), "--calibrate", str(tmp_path / "zeros")],
+                        f"{tmp_path}/m.onnx: the golden run gives NaN or infinity"),
+                       (["--spec", str(tmp_path / "t.yaml"), "--precision", "int8"],
+                        f"{tmp_path}/m.onnx: no calibration pictures"),
+                       (["--calibrate", str(tmp_path / "x.npy")], f"{tmp_path}/x.npy: this model takes tensors")):
+        assert main([*given, *more]) == 65
+        error = capsys.readouterr().err
+        assert f"orind build: {said}" in error and error.count(f"{tmp_path}") == 1

@@ -12,10 +12,13 @@ from google.protobuf.message import DecodeError
 from models import Net, detector_onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from orind.kernels.build import build_plan
 from orind.kernels.importer.onnx_model import read_model
 from orind.kernels.ir.errors import ModelError, UnsupportedModel
 from orind.kernels.ir.graph import Graph, Node, TensorInfo
+from orind.kernels.plan.file import PlanFile
 from orind.kernels.quant.scales import InputCode
+from orind.kernels.verify import verify
 
 FLOAT = TensorProto.FLOAT
 
@@ -81,6 +84,12 @@ CASES: list[tuple[onnx.ModelProto, str]] = [
      "'second' .* a second time"),
     (raw([node("Relu", "x")], outputs=("z",)), "output 'z' is made by no node"),
     (raw([node("Relu", "x")], outputs=("y", "y")), "two outputs are named 'y'; export"),
+    (raw([node("Relu", "x", output="r"), node("Slice", "r", "five", "five", "two", name="second")],
+         weights={"five": np.array([5]), "two": np.array([2])}),
+     r"graph output 'y' has the shape \(1, 3, 0, 8\), no values at all"),
+    (raw([node("ReduceMean", "x", axes=[0, 1, 2, 3], keepdims=0)]), r"graph output 'y' has the shape \(\), no axis"),
+    (raw([node("Relu", "x")], [1]), r"input 'x' has the shape \(1,\), one axis, .* in front of it: \(1, 1\)"),
+    (raw([node("Relu", "x")], [7]), r"one axis, .* in front of it: \(1, 7\)"),
     (raw([node("Relu", "x")], outputs=()), "has no outputs; export"),
     (raw([node("Relu", "x", output="")]), r"'the node' \(Relu\): its output has no name"),
     (raw([node("Conv", "x", "w", kernel_shape=[1, 3])], weights=W),
@@ -125,6 +134,18 @@ def test_files_that_contradict_themselves() -> None:
     constant = raw([node("Constant", value=model.graph.initializer[0])])
     with pytest.raises(ModelError, match=r"'the node' \(Constant\): attribute 'value' cannot be read \(it has the imp"):
         fp32(constant)
+
+
+@pytest.mark.parametrize("name", [".c", "orind.c", ".pad.00000", "golden.input"])
+def test_names_that_the_plan_keeps_for_itself(tmp_path: Path, name: str) -> None:
+    model = raw([node("Conv", "x", "w", name=name, output=name + "y"), node("Relu", name + "y", name=f"{name}2")],
+                weights=W)
+    onnx.save_model(model, tmp_path / "m.onnx")
+    build_plan(tmp_path / "m.onnx", None, [], tmp_path / "m.plan", "fp32")
+    with PlanFile.open_path(tmp_path / "m.plan") as plan:
+        assert sum(key.startswith((f"{name}/", f"constant {name}/")) for key in plan.tensors) == 2
+    report = verify(tmp_path / "m.plan", tmp_path / "m.onnx", "onnxruntime")
+    assert report.ok and any(check.name == "output 0 against onnxruntime" and check.ok for check in report.checks)
 
 
 def test_as_many_values_as_there_are_can_be_reflected() -> None:

@@ -122,6 +122,7 @@ def test_what_does_not_fit_together_names_every_line(parse_spec):
     (b"name: a\ntask: detect\ninput: {scale: 1/0}\n", "must be a number or a fraction"),
     (b"name: a\x00\n", "not valid YAML"),
     (b"name: \xff\xfe\xfd\n", "not UTF-8"),
+    (b"name: a\nbatch: [1,\n  " + b"1" * 5000 + b"]\n", "m.yaml:3: not valid YAML: a number of too many digits"),
     (b"? [a, b]\n: c\n", "m.yaml:1: a key must be a word"),
     pytest.param(b"[" * 5000, "not valid YAML", id="deep"),
 ])

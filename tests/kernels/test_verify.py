@@ -18,7 +18,7 @@ from qdq import QdqNet
 from orind.kernels.build import build_plan
 from orind.kernels.cpu import executor
 from orind.kernels.cpu.executor import CpuExecutor
-from orind.kernels.ir.errors import GoldenMismatch, ProgramError
+from orind.kernels.ir.errors import GoldenMismatch, ModelError, ProgramError
 from orind.kernels.plan.file import PlanFile, write_plan
 from orind.kernels.plan.layout import PlanError
 from orind.kernels.quant.pictures import CalibrationError
@@ -211,3 +211,13 @@ def test_a_plan_that_lacks_a_part_is_named(part_folder: Path, part_plan: Path, t
         write_plan(tmp_path / "x.plan", dict(opened.tensors), metadata)
     with pytest.raises(PlanError, match=f"x.plan: it holds no {part}: make it with orind build"):
         verify(tmp_path / "x.plan", part_folder / "net.onnx", images=part_folder / "pictures")
+
+
+def test_a_model_that_onnx_runtime_refuses(tmp_path: Path) -> None:
+    model = detector_onnx(32)
+    model.ir_version = 99
+    onnx.save(model, tmp_path / "m.onnx")
+    build_plan(tmp_path / "m.onnx", None, [], tmp_path / "m.plan", "fp32")
+    assert verify(tmp_path / "m.plan", tmp_path / "m.onnx").ok
+    with pytest.raises(ModelError, match=r"m\.onnx: ONNX Runtime refuses it: .*ONNXRuntimeError.*; compare with --ref"):
+        verify(tmp_path / "m.plan", tmp_path / "m.onnx", "onnxruntime")
