@@ -117,8 +117,9 @@ def test_a_model_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_gate_that_is_not_met_is_told_and_a_missing_model_too(tmp_path: Path) -> None:
     gate = {"kl_mean": 0.2, "met": False, "is_gate": True, "pictures": 64, "agreement": 0.5}
     row = Row("lossy", gate=gate, int8={"excess": 1e9}, half_layers=2, half_macs=0.25)
-    assert "gate NOT met; INT8 alone: no finite answer" in "\n".join(model_table.described(row))
+    assert "gate NOT met; INT8 alone, calibration pictures: no finite answer" in "\n".join(model_table.described(row))
     assert "| NOT met | no finite answer |" in model_table.markdown([row])
+    assert "| met, 3 looks |" in model_table.markdown([replace(row, gate=gate | {"met": True, "looks": 3})])
     assert row.within and not replace(row, layer=2e-5).within and not replace(row, failed="x").within
     told = subprocess.run(
         [sys.executable, ROOT / "scripts" / "bench_models.py", "--only", "centerface", "--models", tmp_path],
@@ -161,5 +162,5 @@ def test_a_wrong_option_is_told_before_anything_is_measured(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["bench_models", *arguments])
     with pytest.raises(SystemExit):
-        bench_models.main()
+        bench_models._options()
     assert said in capsys.readouterr().err
