@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from ..ipc.exit_codes import Exit
+from ..kernels.described import described
 from ..kernels.ir.errors import ProgramError
 from ..kernels.ir.program import Program, programs_from_text
-from ..kernels.model import interface_of
 from ..kernels.perf.device import DeviceError
 from ..kernels.plan.file import PlanFile
 from ..kernels.plan.layout import PlanError
 from ..kernels.plan.replacement import NotWritten, replacing
-from ..kernels.plan.told import text_of, told
+from ..kernels.plan.told import text_of
 from ..kernels.pre.outputs import DecoderError
-from ..kernels.spec import ModelSpec, SpecError
+from ..kernels.spec import SpecError
 from . import inspect_table, named_inputs, output_file, prediction
 
 HTML = "orind inspect: --html"
@@ -55,9 +55,6 @@ def run(options: argparse.Namespace) -> int:
             plan.verify()
             table = describe(plan)
             programs = programs_from_text(text_of(plan, "program"))
-            for batch in table["spec"]["batch"]:
-                if batch not in programs:
-                    raise PlanError(f"it holds no program for batch {batch}: make it with orind build")
         if options.board is not None:
             table["predicted"] = prediction.predictions(programs, options.board)
         if options.html is not None:
@@ -82,15 +79,14 @@ def run(options: argparse.Namespace) -> int:
 def describe(plan: PlanFile) -> dict[str, Any]:
     """Spec, interface, report and provenance of a verified plan. Raises PlanError where one is missing, and later for
     what is missing in them."""
-    spec = ModelSpec.from_json(text_of(plan, "spec"))
-    interface = interface_of(plan, spec)
+    found = described(plan)
     return {
         "sha256": plan.sha256,
         "bytes": plan.size,
-        "spec": told(plan, "spec"),
-        "input": {"dtype": interface.input_dtype, "shape": interface.input_shape},
-        "report": told(plan, "report"),
-        "provenance": told(plan, "provenance"),
+        "spec": json.loads(found.spec.to_json()),
+        "input": {"dtype": found.interface.input_dtype, "shape": found.interface.input_shape},
+        "report": found.report,
+        "provenance": found.provenance,
     }
 
 

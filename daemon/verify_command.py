@@ -43,7 +43,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         report = verify(options.plan, options.onnx, options.reference, options.images)
     except (PlanError, ModelError, SpecError, ProgramError, CalibrationError, DecoderError) as error:
-        print(f"orind verify: {error}", file=sys.stderr)
+        named = str(options.plan) in str(error) or (options.onnx is not None and options.onnx.name in str(error))
+        print(f"orind verify: {'' if named else f'{options.plan}: '}{error}", file=sys.stderr)
         return Exit.DATA
     except ImportError as error:
         if is_own(error):

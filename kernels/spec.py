@@ -256,7 +256,10 @@ def _value(hint: Any, value: object, where: str) -> object:
             raise SpecError(f"{where} must be a list")
         return tuple(_value(arguments[0], item, where) for item in value)
     if hint is float and type(value) in (int, float):
-        return float(value)  # type: ignore[arg-type]
+        try:
+            return float(value)  # type: ignore[arg-type]
+        except OverflowError:
+            raise SpecError(f"{where} is a number of too many digits") from None
     if type(value) is not hint:
         raise SpecError(f"{where} must be of type {hint.__name__}, not {type(value).__name__}")
     return value

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .cpu.executor import CpuExecutor
 from .cpu.memory_check import check_memory
+from .described import described
 from .ir.errors import GoldenMismatch, MemoryFault, ProgramError
 from .ir.lifetimes import joined
 from .ir.program import ALIGN, Program
@@ -36,7 +37,8 @@ class VerifyReport:
 def verify(path: Path, onnx: Path | None = None, reference: str = "import", images: Path | None = None) -> VerifyReport:
     """Checks a plan on the CPU executor; with `onnx`, also against that model, on the golden input or on the pictures
     of the folder `images`: through our own FP32 import, or through ONNX Runtime where it is named (and installed).
-    Raises PlanError for a file that is not a plan, ModelError, CalibrationError."""
+    Raises PlanError for a file that is not a plan or does not say what it is, SpecError, DecoderError, ModelError,
+    CalibrationError."""
     checks: list[Check] = []
     with PlanFile.open_path(path) as plan:
         try:
@@ -57,6 +59,8 @@ def verify(path: Path, onnx: Path | None = None, reference: str = "import", imag
                     checks.append(_memory(plan, program))
         except ProgramError as error:
             checks.append(Check("program", False, str(error)))
+        else:
+            described(plan)
         if onnx is not None and all(check.ok for check in checks):
             checks += against_onnx(plan, programs, onnx, reference, images)
     return VerifyReport(tuple(checks))

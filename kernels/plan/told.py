@@ -13,6 +13,7 @@ from typing import Any
 
 from .file import PlanFile
 from .layout import PlanError
+from .told_shape import first_fault
 
 
 class Told(dict[str, Any]):
@@ -39,4 +40,6 @@ def told(plan: PlanFile, part: str) -> Told:
         raise PlanError(f"{plan.path}: its {part} cannot be read: make it with orind build") from error
     if not isinstance(value, Told):
         raise PlanError(f"{plan.path}: its {part} is no JSON object: make it with orind build")
+    if fault := first_fault(value, part) if part in ("report", "provenance") else None:
+        raise PlanError(f"{plan.path}: {fault}: make it with orind build")
     return value

@@ -161,7 +161,7 @@ def pass_section(report: Mapping[str, Any]) -> Markup:
     head = tag("tr", tag("th", "after the pass"), *(tag("th", text, class_="r") for text in (
         "nodes", "kernels", "latency", "peak memory")))
     lead = f"{told['what'][:1].upper()}{told['what'][1:]}.{where}"
-    end = told["rows"][-1]
+    end = next((row for row in reversed(told["rows"]) if row["us"]), told["rows"][-1])
     first = next((row for row in told["rows"] if row["us"]), end)
     if first is not end:
         lead += (f" From {first['kernels']} kernels and {first['us'] / 1e3:.2f} ms (after {_said(first['name'])}) to "

@@ -116,6 +116,41 @@ def test_a_report_and_a_program_that_do_not_belong_together(plan: Path, tmp_path
         assert re.fullmatch(f"orind inspect: {path}: {text} with orind build\n", capsys.readouterr().err)
 
 
+WRONG: tuple[tuple[str, tuple[str | int, ...], object, str], ...] = (
+    ("report", ("layers", 0, "shape"), None, r"report\.layers\[0\]\.shape must be a list of whole numbers"),
+    ("report", ("layers",), "x", r"report\.layers must be a list of objects"),
+    ("report", ("layers", 0), None, r"report\.layers must be a list of objects"),
+    ("report", ("layers", 0, "macs"), float("nan"), r"report\.layers\[0\]\.macs must be a whole number"),
+    ("report", ("passes", "rows"), [], r"report\.passes\.rows must be a list of objects, not empty"),
+    ("report", ("warnings",), [3], r"report\.warnings must be a list of texts"),
+    ("report", ("arena_bytes",), {"x": 1}, r"report\.arena_bytes must be bytes by batch size"),
+    ("report", ("gate",), [], r"report\.gate must be an object"),
+    ("provenance", ("model",), None, r"provenance\.model must be a text"),
+    ("provenance", ("shapes",), {"x": "1"}, r"provenance\.shapes must be sizes by input"),
+    ("spec", ("batch",), [7], r"it holds no program for batch 7"),
+    ("spec", ("task",), "fly", r"task: must be one of"),
+    ("spec", ("decoder", "iou_threshold"), 10**400, r"spec\.decoder\.iou_threshold is a number of too many digits"),
+)
+
+
+@pytest.mark.parametrize(("part", "place", "value", "words"), WRONG)
+def test_what_a_plan_says_in_another_shape_is_refused_by_every_form_and_by_verify(
+        plan: Path, tmp_path: Path, capsys: Captured, part: str, place: tuple[str | int, ...], value: object,
+        words: str) -> None:
+    with PlanFile.open_path(plan) as file:
+        whole = {k: v for k, v in file.metadata.items() if k not in ("format", "crc32")}
+        said = inside = json.loads(whole[part])
+        for key in place[:-1]:
+            inside = inside[key]
+        inside[place[-1]] = value
+        write_plan(tmp_path / "x.plan", dict(file.tensors), whole | {part: json.dumps(said)})
+    for command, *form in (("inspect",), ("inspect", "--dot"), ("inspect", "--json"),
+                           ("inspect", "--html", str(tmp_path / "x.html")), ("verify",)):
+        assert cli.main([command, str(tmp_path / "x.plan"), *form]) == 65
+        shown = capsys.readouterr()
+        assert shown.out == "" and re.match(f"orind {command}: (.*x\\.plan: )?{words}", shown.err)
+
+
 def test_a_fault_of_the_program_is_not_one_of_the_plan(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> list[str]:
         return [{}["absent"]]
