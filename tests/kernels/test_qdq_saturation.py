@@ -129,6 +129,18 @@ def test_tables_take_the_clips_in() -> None:
     assert noise_db(model, runner) > 28
 
 
+def test_a_table_does_not_saturate_before_its_sum() -> None:
+    """The sum is cut to -0.5 .. 0.5, what is added reaches far beyond."""
+    net = QdqNet((1, 3, 8, 8))
+    x = net.pair(net.input, 0.02)
+    y = net.op("LeakyRelu", net.pair(net.coded_conv(x, 0.02, 4), 0.03, 5), alpha=0.5)
+    y = net.pair(y, 0.02, 17)
+    y = net.pair(net.op("Add", y, net.pair(net.coded_conv(x, 0.02, 4), 0.03, 5)), 1 / 255, 3)
+    net.channels[y] = 4
+    model = net.model([(net.coded_conv(y, 1 / 255, 4), (1, 4, 8, 8))])
+    assert noise_db(model, as_int8(model)[0]) > 18
+
+
 @pytest.mark.parametrize(("zero", "kind"), [(-128, np.int8), (127, np.int8), (0, np.uint8), (255, np.uint8)])
 def test_what_is_cut_at_0_needs_no_pictures(zero: int, kind: type[np.generic]) -> None:
     """The pair's range is that of the tensor in front of its Clip too."""
