@@ -106,6 +106,7 @@ def _explain(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     try:
         from ..kernels.build import build_plan
+        from ..kernels.importer.onnx_model import external_files
         from ..kernels.quant.pictures import CalibrationError, find_pictures
         from ..kernels.quant.verdict import AccuracyError, gate_lines
         from ..kernels.spec_yaml import read_spec
@@ -136,13 +137,18 @@ def run(options: argparse.Namespace) -> int:
     except DeviceError as error:
         print(f"orind build: --board {options.board}: {error}", file=sys.stderr)
         return 2
+    said = "orind build: -o"
     try:
-        pictures = find_pictures(options.calibrate)
-    except CalibrationError as error:
+        inputs = [*zip(("model", "spec"), files, strict=False),
+                  *(("calibration picture", path) for path in find_pictures(options.calibrate))]
+        unwritable = output_file.refused(said, options.output, inputs)
+        if unwritable is None and options.output.exists():
+            weights = [("model's file of weights", path) for path in external_files(options.model)]
+            unwritable = output_file.refused(said, options.output, weights)
+    except (CalibrationError, ModelError) as error:
         print(f"orind build: {error}", file=sys.stderr)
         return 65
-    inputs = [*zip(("model", "spec"), files, strict=False), *(("calibration picture", path) for path in pictures)]
-    if unwritable := output_file.refused("orind build: -o", options.output, inputs):
+    if unwritable:
         return unwritable
     with Progress() as progress:
         try:
@@ -170,7 +176,7 @@ def run(options: argparse.Namespace) -> int:
             print(f"orind build: {_with_file(error, options)}", file=sys.stderr)
             return 65
         except NotWritten as error:
-            return output_file.failed("orind build: -o", options.output, error)
+            return output_file.failed(said, options.output, error)
     for warning in result.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     for line in gate_lines(result.report.get("gate", {})):

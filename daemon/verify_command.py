@@ -36,7 +36,8 @@ def run(options: argparse.Namespace) -> int:
         print("orind verify: --images needs --onnx MODEL, with which the plan is compared", file=sys.stderr)
         return Exit.USAGE
     if options.images and not options.images.is_dir():
-        print(f"orind verify: {options.images}: no such folder", file=sys.stderr)
+        print(f"orind verify: {options.images}: {'is no' if options.images.exists() else 'no such'} folder",
+              file=sys.stderr)
         return Exit.NO_INPUT
     if missing := named_inputs.refused("verify", [options.plan, *([options.onnx] if options.onnx else [])]):
         return missing

@@ -40,6 +40,13 @@ def parse(path: Path) -> onnx.ModelProto:
     return model
 
 
+def external_files(path: Path) -> list[Path]:
+    """The files beside the model that hold weights of it. Raises ModelError."""
+    places = {entry.value for tensor in parse(path).graph.initializer for entry in tensor.external_data
+              if entry.key == "location"}
+    return [path.parent / place for place in sorted(places)]
+
+
 def read_model(path: Path, shapes: Mapping[str, Shape] = NO_SHAPES) -> Graph:
     """The graph of an ONNX file; `shapes` replace those that the file gives its inputs (`--input`).
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from orind.daemon import cli
@@ -57,6 +57,18 @@ def test_an_input_is_never_the_output(folder: Path, capsys: Captured) -> None:
         assert said == f"orind build: -o {folder / name}: that is the {what} itself; name another file\n"
         assert (folder / name).read_bytes() == before
     assert (folder / "link").is_symlink()
+
+
+def test_a_file_of_weights_is_never_the_output(folder: Path, capsys: Captured) -> None:
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 3, 8, 8]) for n in ("x", "y")]
+    weight = numpy_helper.from_array(np.full((1, 3, 8, 8), 2, np.float32), "w")
+    graph = helper.make_graph([helper.make_node("Mul", ["x", "w"], ["y"], "only")], "g", info[:1], info[1:], [weight])
+    onnx.save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), folder / "m.onnx",
+                    save_as_external_data=True, location="m.plan", size_threshold=0)
+    before = (folder / "m.plan").read_bytes()
+    assert build(folder, folder / "m.plan") == 2
+    assert "that is the model's file of weights itself; name another" in capsys.readouterr().err
+    assert (folder / "m.plan").read_bytes() == before and build(folder, folder / "n.plan") == 0
 
 
 def test_an_output_that_cannot_be_written_is_said_before_the_work(
@@ -141,6 +153,10 @@ def test_what_is_no_file_is_not_read(folder: Path, capsys: Captured) -> None:
                                    ("verify", [str(folder / "m.yaml"), "--onnx", str(path)])):
             assert cli.main([command, *arguments]) == 66
             assert capsys.readouterr().err == f"orind {command}: {path}: {why}\n"
+    for path, why in ((folder / "pipe", "is no folder"), (folder / "none", "no such folder")):
+        given = [str(folder / "m.yaml"), "--onnx", str(folder / "m.onnx"), "--images", str(path)]
+        assert cli.main(["verify", *given]) == 66
+        assert capsys.readouterr().err == f"orind verify: {path}: {why}\n"
     os.mkfifo(folder / "pictures" / "b.png")
     assert build(folder, folder / "x.plan") == 65
     assert "pictures/b.png: cannot be read" in capsys.readouterr().err
