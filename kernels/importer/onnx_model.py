@@ -82,7 +82,7 @@ def import_model(model: onnx.ModelProto, path: Path, shapes: Mapping[str, Shape]
     for index, proto in in_order(model.graph.node, file):
         builder.add(proto, index)
     empty = [f"{file}: graph output '{name}' has the shape {tuple(context.shapes[name])}, no values at all; end the "
-             "model before what makes it empty" for name in names if 0 in context.shapes.get(name, ())]
+             "model before what makes it empty" for name in names if batched and 0 in context.shapes.get(name, ())]
     empty += [f"{file}: graph output '{name}' has the shape (), no axis for the batch; keep the axes that are reduced "
               "(keepdims=1)" for name in names if batched and context.shapes.get(name) == ()]
     if empty and problems is None:
