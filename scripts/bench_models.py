@@ -86,7 +86,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--models", type=Path, default=FETCHED, metavar="DIR",
                         help="where scripts/fetch_models put them (default build/models)")  # fmt: skip
     parser.add_argument("--only", metavar="NAME", help="models whose name starts so")
-    parser.add_argument("--fp32-only", action="store_true", help="no INT8: a minute instead of an hour")
+    parser.add_argument("--fp32-only", action="store_true", help="no INT8: minutes instead of half an hour")
     parser.add_argument("--pictures", type=int, default=COUNT,
                         help=f"of each set, a quarter of them held back (default {COUNT})")  # fmt: skip
     parser.add_argument("--repetitions", type=int, default=REPETITIONS, help=f"turns of each (default {REPETITIONS})")
