@@ -223,9 +223,9 @@ def _golden(programs: dict[int, Program], constants: dict[str, Array], source: S
         found[f"golden.crc.b{batch}"] = np.array(sums, dtype=np.uint32)
         if batch == largest:
             found |= {f"golden.output.{i}": value.copy() for i, value in enumerate(runner.outputs)}
-    for name, value in found.items():
-        if name.startswith("golden.output") and not np.isfinite(value).all():
-            raise ModelError(f"the golden run gives NaN or infinity in {name}: the model or its spec is wrong")
+    for index, name in enumerate(programs[largest].outputs):
+        if not np.isfinite(found[f"golden.output.{index}"]).all():
+            raise ModelError(f"the golden run gives NaN or infinity in output '{name}': the model or its spec is wrong")
     return found
 
 

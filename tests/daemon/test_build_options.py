@@ -68,7 +68,7 @@ def test_every_refusal_names_a_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "t.yaml").write_text("name: m\ntask: tensor\n")
     for more, said in ((["--spec", str(tmp_path / "m.yaml")], f"{tmp_path}/m.yaml: decoder yolo with 1 labels needs"),
                        (["--spec", str(tmp_path / "t.yaml"), "--calibrate", str(tmp_path / "zeros")],
-                        f"{tmp_path}/m.onnx: the golden run gives NaN or infinity"),
+                        f"{tmp_path}/m.onnx: the golden run gives NaN or infinity in output 'y'"),
                        (["--spec", str(tmp_path / "t.yaml"), "--precision", "int8"],
                         f"{tmp_path}/m.onnx: no calibration pictures"),
                        (["--calibrate", str(tmp_path / "x.npy")], f"{tmp_path}/x.npy: this model takes tensors")):

@@ -99,7 +99,7 @@ def test_model_that_overflows_on_the_pictures(tmp_path: Path, part_folder: Path)
         classes = tuple(str(i) for i in range(4 * 8 * 8))
         classify = ModelSpec("t", "classify", classes, (1,), InputSpec(resize="stretch"), DecoderSpec("topk"))
         build(part_folder, tmp_path / "x.plan", "int8", classify, model=tmp_path / "net.onnx")
-    with pytest.raises(ModelError, match=r"golden run gives NaN or infinity in golden\.output\.0"):
+    with pytest.raises(ModelError, match=r"golden run gives NaN or infinity in output '.*': the model"):
         build(part_folder, tmp_path / "x.plan", "fp32", spec, model=tmp_path / "net.onnx", pictures=[])
 
 
