@@ -21,6 +21,7 @@ from orind.ipc.channel import Channel
 from orind.ipc.message_text import Kind
 from orind.ipc.results import ResultArea
 from orind.ipc.slots import SlotReader, SlotRing
+from orind.kernels.devices import open_device
 from orind.kernels.ir.errors import GoldenMismatch
 from orind.kernels.model import FrameFault, Interface
 from orind.kernels.picture import Picture
@@ -191,7 +192,7 @@ def test_a_real_plan_is_served_by_descriptor(bench: Bench, identity_plan: Path) 
     area = ResultArea(2, 4, 24, 1, bench.results.writable_fd())
     bench.children = slots, area
     fd = os.open(identity_plan, os.O_RDONLY)
-    loop = EngineLoop.open(Channel(bench.theirs, blocking=True), slots, area, [fd], "cpu", NEVER_MS)
+    loop = EngineLoop.open(Channel(bench.theirs, blocking=True), slots, area, [fd], open_device("cpu"), NEVER_MS)
     os.close(fd)
     bench.start(loop)
     assert bench.notice().kind is Kind.READY
