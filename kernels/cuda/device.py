@@ -7,6 +7,7 @@ that leaves one on its stack. Graphs and their launches go through ctypes on the
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,7 @@ from .convolution import Array, Kernel
 from .nvrtc import CompileError
 
 CAPTURE_THREAD_LOCAL = 1
+LOG = logging.getLogger(__name__)
 
 
 class CudaError(Exception):
@@ -62,6 +64,7 @@ class Device:
         self.stream = driver.Stream()
         self._library = ctypes.CDLL("libcuda.so.1")
         self._functions: dict[Kernel, Any] = {}
+        self._takes_cubins = True
 
     def call(self, function: str, *arguments: Any) -> None:
         """A driver function through ctypes. Raises CudaError."""
@@ -98,7 +101,7 @@ class Device:
         return memory  # type: ignore[no-any-return]
 
     def function(self, kernel: Kernel) -> Any:
-        """The kernel, compiled for this device: its cubin, or PTX where the device takes none (the virtual GPU)."""
+        """The kernel, compiled for this device: its cubin, or PTX where the driver refuses that, which is logged."""
         if kernel not in self._functions:
             module = self._module(kernel)
             found = module.get_function(kernel.name)
@@ -107,20 +110,22 @@ class Device:
         return self._functions[kernel]
 
     def _module(self, kernel: Kernel) -> Any:
-        major, minor = self.capability
-        images = []
-        if "virtual" not in self.name:
-            images.append(f"sm_{major}{minor}")
-        images.append(f"compute_{major}{minor}")
-        for number, architecture in enumerate(images):
-            try:
-                return self.driver.module_from_buffer(compile_source(kernel.source, kernel.defines(), architecture))
-            except CompileError as error:
-                raise ProgramError(f"device cuda: {error}") from error
-            except self.driver.Error as error:
-                if number == len(images) - 1:
-                    raise ProgramError(f"device cuda: {kernel.name} cannot be loaded: {error}") from error
-        raise AssertionError("unreachable: the last image either loads or raises")
+        version = "{}{}".format(*self.capability)
+        try:
+            if self._takes_cubins:
+                try:
+                    return self._loaded(kernel, f"sm_{version}")
+                except self.driver.Error as error:
+                    self._takes_cubins = False
+                    LOG.warning("device cuda: %s takes no cubin (%s); its driver compiles PTX", self.name, error)
+            return self._loaded(kernel, f"compute_{version}")
+        except CompileError as error:
+            raise ProgramError(f"device cuda: {error}") from error
+        except self.driver.Error as error:
+            raise ProgramError(f"device cuda: {kernel.name} cannot be loaded: {error}") from error
+
+    def _loaded(self, kernel: Kernel, architecture: str) -> Any:
+        return self.driver.module_from_buffer(compile_source(kernel.source, kernel.defines(), architecture))
 
     @contextmanager
     def captured(self, into: list[Graph]) -> Iterator[None]:
