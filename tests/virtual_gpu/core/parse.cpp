@@ -43,7 +43,6 @@ private:
             scan_.word();
             scan_.block();
         } else if (word == ".visible" || word == ".weak" || word == ".extern" || word == ".common") {
-            if (word == ".extern") external_ = true;
             return;  // what follows is the declaration itself
         } else if (word == ".entry" || word == ".func") {
             function(word == ".entry");
@@ -52,7 +51,6 @@ private:
         } else {
             scan_.refuse("'" + word + "' is not a module statement that this machine knows");
         }
-        external_ = false;
     }
 
     std::vector<std::string> parameter_list(Function& made) {
@@ -217,7 +215,6 @@ private:
 
     Scan scan_;
     Text text_;
-    bool external_ = false;
     std::vector<std::map<std::string, std::string>> scopes_;
     int scope_names_ = 0;
 };
