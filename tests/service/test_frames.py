@@ -258,18 +258,19 @@ def test_the_newest_best_effort_frame_wins_and_the_older_are_stale(folder: Path,
         try:
             for _ in range(6):
                 camera.send(PIXELS, "tensor")
-            stale: list[Result] = []
-            while len(stale) < 4:
-                stale += camera.poll(1.0)
+            answers: list[Result] = []
+            while len(answers) < 4:
+                answers += camera.poll(1.0)
+            assert {a.outcome for a in answers} == {"stale"}
         finally:
             harness.os.kill(active, signal.SIGCONT)
-        rest = camera.wait_all(10)
-    assert [a.outcome for a in stale] == ["stale"] * 4
-    # which frame the engine had before it was stopped depends on how many one turn read; the newest is never stale
-    assert [a.outcome for a in rest] == ["ok", "ok"]
-    assert rest[-1].seq == 5
-    seqs = [a.seq for a in stale]
-    assert seqs == sorted(set(range(5)) - {rest[0].seq})
+        answers += camera.wait_all(10)
+    stale = [a.seq for a in answers if a.outcome == "stale"]
+    served = [a.seq for a in answers if a.outcome == "ok"]
+    # the engine has one frame of an earlier turn before it is stopped, or none where one turn read all six
+    assert len(served) in (1, 2)
+    assert served[-1] == 5, "the newest is never stale"
+    assert stale == sorted(set(range(5)) - set(served))
 
 
 def test_photographs_as_jpeg_and_parts_as_pixels(folder: Path, faces: Path, parts: Path) -> None:
