@@ -19,10 +19,11 @@ from ..ipc.channel import Channel
 from ..ipc.message_text import Kind
 from ..ipc.results import ResultArea
 from ..ipc.slots import SlotReader
-from ..kernels.devices import Device
+from ..kernels.devices import Device, Placement
 from ..kernels.ir.errors import DeviceFault, GoldenMismatch
 from ..kernels.model import FrameFault, Interface, Model
 from ..kernels.picture import Picture
+from .placement import to_text
 
 
 class Servable(Protocol):
@@ -32,6 +33,8 @@ class Servable(Protocol):
     def golden(self) -> None: ...
     @property
     def interface(self) -> Interface: ...
+    @property
+    def placement(self) -> Placement | None: ...
     def close(self) -> None: ...
     @property
     def preprocessed_ns(self) -> int: ...
@@ -76,6 +79,7 @@ class EngineLoop:
             return 1
 
     def _run(self) -> int:
+        self._tell_placements()
         try:
             self._check_all()
         except GoldenMismatch as error:
@@ -94,6 +98,12 @@ class EngineLoop:
         for model in self._models:
             model.close()
         return 0
+
+    def _tell_placements(self) -> None:
+        for index, model in enumerate(self._models):
+            if model.placement is not None:
+                text = to_text(index, model.placement, len(self._models))
+                self._channel.send(messages.pack_placed(time.monotonic_ns(), text))
 
     def _serve(self, data: bytes) -> bool:
         message = messages.unpack(data)

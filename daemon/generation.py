@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..ipc.clock import StampPolicy
 from ..ipc.engine_messages import Answer, Notice
@@ -21,6 +21,7 @@ from .engine_handle import Batch, EngineHandle, Launcher, PlanView, ResultLayout
 from .failover import Action, Check, Failover, Fence, Promote, Rules, Spawn
 from .intake import Intake
 from .pipeline import Serving
+from .placement import from_text, in_words
 from .plans import ServedPlan
 from .poller import Watcher
 
@@ -53,6 +54,7 @@ class Generation:
         self.machine = Failover(rules_of(config))
         self.handles: dict[int, EngineHandle] = {}
         self.active: EngineHandle | None = None
+        self.placements: dict[str, dict[str, Any]] = {}  # by model, as the engine that loaded last has it
         self._launcher = launcher
         self._watcher = watcher
         self._owner = owner
@@ -147,8 +149,20 @@ class Generation:
             return self.machine.golden(handle.epoch, notice.ok, notice.text, now_ns)
         if notice.kind is Kind.FAULT:
             return self.machine.lost(handle.epoch, f"it reports: {notice.text}", now_ns)
+        if notice.kind is Kind.PLACED:
+            self._note_placement(handle, notice.text)
         self.machine.heard(handle.epoch, now_ns)
         return []
+
+    def _note_placement(self, handle: EngineHandle, text: str) -> None:
+        try:
+            index, placement = from_text(text)
+            name = self.plans[index].name
+        except (ValueError, IndexError):
+            handle.distrust("it tells of its steps what cannot be read")
+            return
+        self.placements[name] = placement
+        log.info("generation %d: engine %d: model %s: %s", self.number, handle.epoch, name, in_words(placement))
 
     def _on_fault_pipe(self, handle: EngineHandle, now_ns: int) -> None:
         """faulthandler wrote to the pipe: a fatal signal, known before end of file. What it answered is read first."""

@@ -74,7 +74,13 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
             for epoch, handle in generation.handles.items()
         ],
         "models": {
-            p.name: {"plan": bound_text(p.path), "sha256": p.sha256, "bytes": p.bytes} for p in generation.plans
+            p.name: {
+                "plan": bound_text(p.path),
+                "sha256": p.sha256,
+                "bytes": p.bytes,
+                "placement": generation.placements.get(p.name),
+            }
+            for p in generation.plans
         },
         "frames": ledger.frames(),
         "reasons": dict(ledger.reasons),

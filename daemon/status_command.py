@@ -9,6 +9,7 @@ from typing import Any
 from ..ipc.exit_codes import Exit
 from ..ipc.outcomes import OUTCOMES
 from .control_options import add_run_dir, ask
+from .placement import in_words, listed
 
 TIMEOUT_S = 5.0
 
@@ -43,6 +44,10 @@ def lines(status: dict[str, Any]) -> list[str]:
         f"engine   {e['role']:8} {e['state']:9} pid {e['pid']} on {e['device']} (epoch {e['epoch']})"
         for e in status["engines"]
     ]
+    for name, model in status["models"].items():
+        if model["placement"] is not None:
+            text.append(f"model    {name}: {in_words(model['placement'])}")
+            text += [f"         on the CPU: {line}" for line in listed(model["placement"])]
     text += [
         f"latency  {stage:10} P50 {v['p50']:8.2f}  P95 {v['p95']:8.2f}  P99 {v['p99']:8.2f} ms"
         for stage, v in status["latency_ms"].items()

@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 from ..ipc.outcomes import OUTCOMES
+from .placement import in_words, listed
 
 STYLE = """
 :root { color-scheme: light dark; --edge: #8884; --good: #1a7f37; --bad: #c62828; --warn: #b26a00; }
@@ -41,6 +42,7 @@ def render(status: dict[str, Any], code: int, reasons: list[str]) -> str:
         _frames(status["frames"]),
         _latency(status["latency_ms"]),
         _engines(status["engines"]),
+        _placements(status["models"]),
         _power(status["power"]),
     ]
     return "".join(parts)
@@ -73,6 +75,19 @@ def _engines(engines: list[dict[str, Any]]) -> str:
         for e in engines
     )
     return f"<h2>Engines</h2><table><tr><th>pid<th>role<th>state<th>device<th class=n>epoch{rows}</table>"
+
+
+def _placements(models: dict[str, Any]) -> str:
+    """Models of which a GPU runs a part: which steps it leaves to the CPU."""
+    placed = {name: model["placement"] for name, model in models.items() if model["placement"] is not None}
+    if not placed:
+        return ""
+    return "<h2>Models</h2>" + "".join(
+        f"<details><summary>{escape(name)}: {escape(in_words(placement))}</summary><ul>"
+        + "".join(f"<li>{escape(line)}" for line in listed(placement))
+        + "</ul></details>"
+        for name, placement in placed.items()
+    )
 
 
 def _power(power: dict[str, Any]) -> str:

@@ -82,7 +82,7 @@ class Answer(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """The small messages: READY, HEARTBEAT, GOLDEN, FAULT, CHECK, STOP. ok and text as the kind needs them."""
+    """The small ones: READY, PLACED, HEARTBEAT, GOLDEN, FAULT, CHECK, STOP. ok and text as the kind needs them."""
 
     kind: Kind
     now_ns: int
@@ -90,7 +90,7 @@ class Notice(NamedTuple):
     text: str
 
 
-NOTICES = (Kind.READY, Kind.HEARTBEAT, Kind.GOLDEN, Kind.FAULT, Kind.CHECK, Kind.STOP)
+NOTICES = (Kind.READY, Kind.PLACED, Kind.HEARTBEAT, Kind.GOLDEN, Kind.FAULT, Kind.CHECK, Kind.STOP)
 
 
 def pack_batch(batch: Batch) -> bytes:
@@ -183,6 +183,11 @@ def unpack_notice(data: bytes) -> Notice:
 def pack_ready(now_ns: int, text: str = "") -> bytes:
     """engine -> main: plans mapped, golden-checked, warm. text: the device, in words."""
     return pack_notice(Kind.READY, now_ns, True, text)
+
+
+def pack_placed(now_ns: int, text: str) -> bytes:
+    """engine -> main, before READY, one a plan on a GPU. text: which steps run where, as daemon/placement.py has it."""
+    return pack_notice(Kind.PLACED, now_ns, True, text)
 
 
 def pack_heartbeat(now_ns: int) -> bytes:

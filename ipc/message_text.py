@@ -28,6 +28,7 @@ class Kind(IntEnum):
     STOP = 8
     DECODE = 9
     DECODED = 10
+    PLACED = 11
 
 
 KINDS = {int(kind): kind for kind in Kind}

@@ -6,6 +6,7 @@ Opened once by an engine, before its plans. Imports PyCUDA only for "cuda".
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from .cpu.binding import Array
@@ -14,13 +15,28 @@ from .ir.errors import ProgramError
 from .ir.program import Program
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a program runs: `on_cpu` are the steps (name, operator) that the GPU leaves to the CPU, in running order;
+    a run launches `segments` graphs."""
+
+    steps: int
+    on_cpu: tuple[tuple[str, str], ...]
+    segments: int
+
+
 class Executor(Protocol):
-    """A program bound to memory. `input` is written before each `run`, whose outputs are valid until the next."""
+    """A program bound to memory. `input` is written before each `run`, whose outputs are valid until the next.
+
+    `placement` is None on the CPU.
+    """
 
     @property
     def input(self) -> Array: ...
     @property
     def overflows(self) -> Mapping[int, str]: ...
+    @property
+    def placement(self) -> Placement | None: ...
     def run(self) -> list[Array]: ...
     def golden(self) -> None: ...
     def close(self) -> None: ...

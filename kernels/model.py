@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .devices import Device
+from .devices import Device, Placement
 from .ir.program import Program, Tensor
 from .ir.validate import programs_of
 from .picture import Picture, PictureError
@@ -96,6 +96,12 @@ class Model:
     @property
     def batch_sizes(self) -> tuple[int, ...]:
         return tuple(self._executors)
+
+    @property
+    def placement(self) -> Placement | None:
+        """Of the batch size that leaves most steps to the CPU; None where all run there."""
+        found = [executor.placement for executor in self._executors.values()]
+        return max((p for p in found if p is not None), key=lambda p: len(p.on_cpu), default=None)
 
     def run(self, pictures: Sequence[Picture], targets: Sequence[NDArray[np.float32]]) -> list[int | FrameFault]:
         """Answer a batch: rows written to each frame's target, float32 (rows_max, row_width); their count returned.

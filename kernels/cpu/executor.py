@@ -151,6 +151,8 @@ def check_golden(program: Program, stored: Mapping[str, Array], batch: int, walk
 class CpuExecutor:
     """The executor named "cpu". `plan` must stay open while this lives."""
 
+    placement = None
+
     def __init__(self, plan: Plan, batch: int = 1, programs: Mapping[int, Program] | None = None) -> None:
         """`programs` are those of `programs_of`, where the caller has them. Raises ProgramError if none is of this
         batch size or it cannot be run."""

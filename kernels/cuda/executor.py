@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..cpu.executor import Plan, ProgramRunner, check_golden
+from ..devices import Placement
 from ..ir.errors import ProgramError
 from ..ir.program import Program
 from ..ir.steps import Step
@@ -74,6 +75,11 @@ class CudaExecutor:
     def input(self) -> Array:
         """(N, H, W, C) view into the host's arena, the program's input type; pads stay 0."""
         return self.runner.input
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(len(self.program.steps), tuple((step.name, type(step).__name__) for step in self.cpu_steps),
+                         len(self._graphs))
 
     def run(self) -> list[Array]:
         """float32 outputs in ONNX's logical order, first axis N; valid until the next run. Raises DeviceFault."""

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from orind.daemon import engine
 from orind.daemon.engine_loop import EngineLoop
+from orind.daemon.placement import from_text
 from orind.ipc import engine_messages as messages
 from orind.ipc.channel import Channel
 from orind.ipc.message_text import Kind
 from orind.ipc.results import ResultArea
 from orind.ipc.slots import SlotReader, SlotRing
-from orind.kernels.devices import open_device
+from orind.kernels.devices import Placement, open_device
 from orind.kernels.ir.errors import GoldenMismatch
 from orind.kernels.model import FrameFault, Interface
 from orind.kernels.picture import Picture
@@ -40,6 +41,7 @@ class Stub:
         self.preprocessed_ns = 11
         self.executed_ns = 22
         self.interface = Interface("uint8", (8,), 4, 6, ())
+        self.placement: Placement | None = None
 
     def run(self, pictures: Sequence[Picture], targets: Sequence[NDArray[np.float32]]) -> list[int | FrameFault]:
         self.seen += pictures
@@ -144,6 +146,20 @@ def test_ready_comes_after_the_golden_check_then_batches_are_answered(bench: Ben
     (picture, *_) = bench.model.seen
     assert (picture.encoding, picture.width, picture.height, picture.stride) == ("mono8", 4, 2, 4)
     assert memoryview(picture.data).readonly, "an engine cannot write into a slot"
+
+
+def test_what_a_gpu_leaves_to_the_cpu_is_told_before_ready(bench: Bench) -> None:
+    bench.model.placement = Placement(3, (("pool", "MaxPool"),), 1)
+    bench.start(bench.loop())
+    told = bench.notice()
+    assert told.kind is Kind.PLACED
+    assert from_text(told.text) == (
+        0,
+        {"steps": 3, "cpu_steps": 1, "gpu_segments": 1, "on_cpu": {"MaxPool": {"count": 1, "names": ["pool"]}}},
+    )
+    assert bench.notice().kind is Kind.READY
+    bench.sock.send(messages.pack_stop(0))
+    assert bench.end() == 0
 
 
 def test_stop_ends_it_and_closes_the_models(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from stand_ins import MS, EngineStandIn, Processes, S, config, turn
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher
 from orind.daemon.failover import RESPAWN_AFTER_NS, Standing
 from orind.daemon.generation import Generation, rules_of
+from orind.daemon.placement import to_text
 from orind.daemon.plans import ServedPlan
 from orind.daemon.poller import Poller
 from orind.daemon.trigger import Trigger
@@ -20,6 +22,7 @@ from orind.ipc.clock import StampPolicy
 from orind.ipc.engine_messages import Answer
 from orind.ipc.errors import IpcError
 from orind.ipc.slots import SlotRing
+from orind.kernels.devices import Placement
 from orind.kernels.model import Interface
 from orind.kernels.spec import DecoderSpec, InputSpec, ModelSpec
 
@@ -113,6 +116,46 @@ def test_two_engines_are_started_and_the_first_ready_one_serves(stage: Stage) ->
     stage.engines[2].answer(order, [ROW])
     stage.turn(MS)
     assert stage.answers == [(2, [5])] and stage.generation.idle()
+
+
+PLACED = Placement(5, (("a", "MaxPool"), ("b", "MaxPool"), ("c", "Unary")), 2)
+
+
+def test_which_steps_run_on_the_cpu_is_kept_and_logged_once_an_engine(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "orind")
+    stage.start()
+    assert stage.generation.placements == {}
+    for engine in stage.engines.values():
+        engine.say(messages.pack_placed(0, to_text(0, PLACED, 1)))
+        engine.ready()
+        stage.turn()
+    assert stage.generation.placements == {
+        "m": {
+            "steps": 5, "cpu_steps": 3, "gpu_segments": 2,
+            "on_cpu": {"MaxPool": {"count": 2, "names": ["a", "b"]}, "Unary": {"count": 1, "names": ["c"]}},
+        }
+    }  # fmt: skip
+    said = [r.getMessage() for r in caplog.records if "model m" in r.getMessage()]
+    assert said == [
+        f"generation 1: engine {epoch}: model m: 3 of 5 steps run on the CPU (2 MaxPool, 1 Unary), 2 GPU segments"
+        for epoch in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", to_text(1, PLACED, 1), to_text(0, PLACED, 1).replace("5", '"5"', 1),
+        to_text(0, PLACED, 1).replace('"a"', "1"), to_text(0, PLACED, 1).replace('"names"', '"name"'),
+    ],
+)  # fmt: skip
+def test_a_placement_that_cannot_be_read_ends_the_engine(stage: Stage, text: str) -> None:
+    stage.start()
+    stage.engines[1].say(messages.pack_placed(0, text))
+    stage.turn()
+    assert 1 not in stage.generation.handles and stage.generation.placements == {}
 
 
 def test_serving_is_what_the_plans_and_the_configuration_say(stage: Stage) -> None:

@@ -43,6 +43,13 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
         "generation": 3, "state": "serving", "health": {"ok": ok, "reasons": list(reasons)}, "failovers": 2,
         "frames": ledger.frames(), "reasons": dict(ledger.reasons), "queue": {"length": 4}, "slots": {"free": 30},
         "engines": [{"pid": 7, "role": "active", "state": "active", "device": "<cpu>", "epoch": 1}],
+        "models": {
+            "m": {"placement": {
+                "steps": 5, "cpu_steps": 4, "gpu_segments": 1,
+                "on_cpu": {"MaxPool": {"count": 3, "names": ["<a>", "b"]}, "Unary": {"count": 1, "names": ["c"]}},
+            }},
+            "n": {"placement": None},
+        },
         "histograms": {"total": ledger.stages["total"].to_json()},
         "reload": {"requested": 5, "done": 4, "result": "generation 3 serves"},
         "http": "http://127.0.0.1:8787", "memory_max_percent": 100.0,
@@ -166,6 +173,8 @@ def test_the_page_shows_the_state_and_escapes_what_it_shows(site: Site) -> None:
     assert "a &lt;b&gt;" in body and "&lt;cpu&gt;" in body and "under &lt;budget&gt;" in body
     assert "unreadable" in body and "612 MHz" in body and "4 of 5 reloads done" in body
     assert "class='state poor'" in body
+    assert "m: 4 of 5 steps run on the CPU (3 MaxPool, 1 Unary), 1 GPU segment</summary>" in body
+    assert "<li>MaxPool: &lt;a&gt;, b, and 1 more<li>Unary: c</ul>" in body
 
 
 def test_the_page_without_power_and_with_trouble() -> None:
