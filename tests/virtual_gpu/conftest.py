@@ -2,10 +2,14 @@
 
 The tests build C++ and, once, PyCUDA: they are collected only where ORIND_VIRTUAL_GPU=1 says that there is time for it
 (scripts/test_gpu does). Then none of them is skipped.
+
+Where ORIND_REAL_GPU=1 is set instead, the same tests run on the machine's own driver and GPU (scripts/measure_gpu does
+that), without those that are marked `virtual`: they need what only the virtual GPU has.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import sys
@@ -19,20 +23,35 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import build  # noqa: E402  beside this file, which the line above makes importable
-from driver_calls import Cuda, Fresh, held  # noqa: E402
+from driver_calls import REAL, Cuda, Fresh, held  # noqa: E402
 from driver_ptx import KERNELS  # noqa: E402
 
 sys.path.insert(0, str(HERE.parent.parent / "scripts"))
 
 import build_pycuda  # noqa: E402  from scripts/
 
-collect_ignore_glob = [] if os.environ.get("ORIND_VIRTUAL_GPU") == "1" else ["test_*.py"]
+collect_ignore_glob = [] if REAL or os.environ.get("ORIND_VIRTUAL_GPU") == "1" else ["test_*.py"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    here = [item for item in items if HERE in item.path.parents]
+    left_out = {item for item in here if REAL and item.get_closest_marker("virtual")}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def driver_folder() -> Path:
+    """Where the loader finds the machine's own driver. Raises OSError where there is none."""
+    ctypes.CDLL("libcuda.so.1")
+    mapped = (line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines())
+    return next(Path(path).parent for path in mapped if "/libcuda.so" in path)
 
 
 @pytest.fixture(scope="session")
 def library() -> Path:
     """The folder that holds libcuda.so.1."""
-    return build.build()
+    return driver_folder() if REAL else build.build()
 
 
 @pytest.fixture(scope="session")
@@ -60,12 +79,17 @@ def pycuda_python() -> str:
 def fresh(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fresh:
     """fresh(ORDER="reverse", ...): an instance that read these VIRTUAL_GPU_ variables, with a context.
 
-    The loader takes a copy of the library for another one: its faults and settings are its own.
+    The loader takes a copy of the library for another one: its faults and settings are its own. A real GPU has one
+    driver and its own order: there it is that, with a new context.
     """
     made = 0
 
     def make(**variables: str) -> Cuda:
         nonlocal made
+        if REAL:
+            instance = Cuda(library / build.LIBRARY).initialise()
+            instance.create_context()
+            return instance
         made += 1
         copy = tmp_path / f"libcuda.{made}.so.1"
         shutil.copy(library / build.LIBRARY, copy)

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_int, c_uint, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
+
+REAL = os.environ.get("ORIND_REAL_GPU") == "1"
+"""The tests run on the machine's own driver and GPU, not on the virtual one."""
 
 
 class CudaError(Exception):
@@ -42,11 +46,15 @@ class Address(int):
 
 
 class Cuda:
+    """A libcuda.so.1. Only the virtual GPU's has `counters` and `last_fault`: what needs them is marked `virtual`."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.library = ctypes.CDLL(str(path))
-        for name in ("virtual_gpu_counters", "virtual_gpu_last_fault"):
-            getattr(self.library, name).restype = c_char_p
+        self.virtual = hasattr(self.library, "virtual_gpu_counters")
+        if self.virtual:
+            for name in ("virtual_gpu_counters", "virtual_gpu_last_fault"):
+                getattr(self.library, name).restype = c_char_p
 
     def call(self, function: str, *arguments: Any) -> int:
         """The result code. Whole numbers go as 64 bits, which on these machines suits any integer parameter."""
@@ -131,7 +139,7 @@ class Cuda:
         return dict(json.loads(self.library.virtual_gpu_counters()))
 
     def last_fault(self) -> str:
-        return str(self.library.virtual_gpu_last_fault().decode())
+        return str(self.library.virtual_gpu_last_fault().decode()) if self.virtual else ""
 
 
 Fresh = Callable[..., Cuda]  # the fixture of that name

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pycuda.driver as cuda
+from driver_calls import REAL
 from driver_ptx import KERNELS
 
 
@@ -34,10 +35,12 @@ def kernel(name: str) -> Any:
 def device_and_memory() -> None:
     with context():
         device = cuda.Context.get_device()
-        assert "virtual" in device.name() and device.compute_capability() == (8, 7)
-        assert device.get_attribute(cuda.device_attribute.MULTIPROCESSOR_COUNT) == 16
         free, total = cuda.mem_get_info()
-        assert free == total == device.total_memory()
+        if not REAL:
+            assert "virtual" in device.name() and device.compute_capability() == (8, 7)
+            assert device.get_attribute(cuda.device_attribute.MULTIPROCESSOR_COUNT) == 16
+            assert free == total
+        assert free <= total == device.total_memory()
         values = np.arange(1000, dtype=np.float32)
         there = cuda.to_device(values)
         assert np.array_equal(cuda.from_device_like(there, values), values)
@@ -114,13 +117,13 @@ def errors_are_exceptions() -> None:
         try:
             cuda.module_from_buffer(KERNELS.replace("st.global.u32", "st.globular.u32").encode())
         except cuda.Error as error:
-            assert "st.globular.u32" in str(error), error
+            assert REAL or "st.globular.u32" in str(error), error
         else:
             raise AssertionError("an unknown instruction must be refused")
         try:
             cuda.module_from_buffer(b"\x7fELF" + bytes(64))
         except cuda.Error as error:
-            assert "cubin" in str(error)
+            assert REAL or "cubin" in str(error)
         else:
             raise AssertionError("a cubin must be refused")
         try:

@@ -7,6 +7,8 @@ from pathlib import Path
 import build
 import pytest
 
+pytestmark = pytest.mark.virtual
+
 SOURCE = '#include "{header}"\nextern "C" __attribute__((visibility("default"))) int cuTwo() {{ return NUMBER; }}\n'
 
 

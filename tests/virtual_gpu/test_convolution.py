@@ -16,7 +16,7 @@ import convolution_cases as cases
 import numpy as np
 import pytest
 from convolution_cases import POOL, Bench
-from driver_calls import Cuda
+from driver_calls import REAL, Cuda
 
 from orind.kernels.cuda.convolution import TILES, Kernel, channel_order, pack
 
@@ -69,13 +69,19 @@ MATRIX = matrix(160)
 
 @pytest.fixture(scope="session")
 def benches(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bench]:
-    """A bench of each schedule, on an instance of the virtual GPU of its own, with every check on."""
+    """A bench of each schedule, on an instance of the virtual GPU of its own, every check on; of a real GPU one."""
     import shutil
 
     cache = tmp_path_factory.mktemp("cuda")
     made: dict[str, Bench] = {}
 
     def bench(schedule: str) -> Bench:
+        if REAL:
+            schedule = "its own"
+        if REAL and not made:
+            cuda = Cuda(library / "libcuda.so.1").initialise()
+            cuda.create_context()
+            made[schedule] = Bench(cuda, cache)
         if schedule not in made:
             copy = cache / f"libcuda.{schedule}.so.1"
             shutil.copy(library / "libcuda.so.1", copy)

@@ -15,6 +15,8 @@ import pytest
 from driver_calls import Cuda, CudaError, Fresh
 from driver_ptx import KERNELS
 
+pytestmark = pytest.mark.virtual
+
 INVALID_VALUE = 1
 
 

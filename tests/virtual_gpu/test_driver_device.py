@@ -25,6 +25,7 @@ def text_of(cuda: Cuda, function: str, code: int) -> str:
     return text.value.decode()
 
 
+@pytest.mark.virtual
 def test_it_is_an_orin_that_says_it_is_virtual(shared: Cuda) -> None:
     name = ctypes.create_string_buffer(64)
     shared.check("cuDeviceGetName", name, 64, 0)
@@ -37,6 +38,7 @@ def test_it_is_an_orin_that_says_it_is_virtual(shared: Cuda) -> None:
     assert shared.call("cuDeviceGetAttribute", byref(c_int()), 4000, 0) == INVALID_VALUE
 
 
+@pytest.mark.virtual
 def test_nothing_works_before_init(library: Path, tmp_path: Path) -> None:
     copy = tmp_path / "libcuda.so.1"
     copy.write_bytes((library / build.LIBRARY).read_bytes())
@@ -127,12 +129,14 @@ def test_limits_are_kept(cuda: Cuda) -> None:
     assert cuda.call("cuCtxSetLimit", 5, 1) == UNSUPPORTED_LIMIT
 
 
+@pytest.mark.virtual
 def test_what_is_not_implemented_says_so_once(cuda: Cuda, capfd: pytest.CaptureFixture[str]) -> None:
     assert cuda.call("cuTexRefCreate", byref(c_uint64())) == NOT_SUPPORTED
     assert cuda.call("cuTexRefCreate", byref(c_uint64())) == NOT_SUPPORTED
     assert capfd.readouterr().err.count("cuTexRefCreate is not implemented") == 1
 
 
+@pytest.mark.virtual
 def test_every_symbol_of_the_list_is_exported_and_no_other(library: Path) -> None:
     listed = set(build.SYMBOLS.read_text().split())
     done = subprocess.run(
@@ -154,6 +158,7 @@ def test_a_child_of_fork_cannot_use_the_driver(fresh: Fresh) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == NOT_INITIALISED * 10 + NOT_INITIALISED
 
 
+@pytest.mark.virtual
 def test_sources_are_short_and_say_what_they_are_for() -> None:
     files = [path for folder in build.FOLDERS for path in folder.iterdir() if path.suffix in (".cpp", ".h")]
     assert len(files) > 40

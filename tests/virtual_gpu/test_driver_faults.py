@@ -12,6 +12,8 @@ import pytest
 from driver_calls import Address, CudaError, Fresh
 from driver_ptx import KERNELS
 
+pytestmark = pytest.mark.virtual
+
 INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_CONTEXT, NOT_READY = 1, 2, 100, 201, 600
 ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, ASSERT, UNKNOWN = 700, 702, 710, 999
 

@@ -76,11 +76,24 @@ def test_a_captured_stream_does_nothing_until_its_graph_is_launched(cuda: Cuda, 
     assert node_types(cuda, graph) == [MEMSET, KERNEL, MEMCPY, HOST, KERNEL]
     executable = instantiate(cuda, graph)
     cuda.check("cuGraphDestroy", graph)
-    before = cuda.counters()
     for _ in range(3):
         cuda.check("cuGraphLaunch", executable, stream)
     cuda.check("cuStreamSynchronize", stream)
     assert cuda.words(out, 2) == [5, 4] and len(called) == 3
+    cuda.check("cuGraphExecDestroy", executable)
+
+
+@pytest.mark.virtual
+def test_launches_of_graphs_are_counted_apart(cuda: Cuda, kernels: Kernels) -> None:
+    stream, out = cuda.stream(), cuda.allocate(16)
+    cuda.check("cuMemsetD32_v2", out, 0, 4)
+    begin(cuda, stream)
+    for _ in range(2):
+        cuda.run(kernels("increment"), out, stream=stream)
+    executable = instantiate(cuda, end(cuda, stream))
+    before = cuda.counters()
+    for _ in range(3):
+        cuda.check("cuGraphLaunch", executable, stream)
     after = cuda.counters()
     assert after["graph_launches"] - before["graph_launches"] == 3
     assert after["single_launches"] == before["single_launches"]

@@ -62,6 +62,7 @@ def test_a_log_is_cut_to_its_buffer(cuda: Cuda) -> None:
     assert values[1] == 7 and log.raw[7:] == b"\0" + b"\xff" * 8
 
 
+@pytest.mark.virtual
 def test_the_linker_says_in_its_log_that_there_is_none(cuda: Cuda) -> None:
     log = ctypes.create_string_buffer(b"\xff" * 128, 128)
     options, values = (c_int * 2)(ERROR_LOG, ERROR_LOG_SIZE), (c_void_p * 2)(ctypes.addressof(log), 128)
@@ -86,6 +87,7 @@ def test_too_many_registers_for_the_block(cuda: Cuda) -> None:
     assert cuda.words(out, 2) == [200, 2]
 
 
+@pytest.mark.virtual
 def test_the_driver_version_says_which_ptx_it_takes(fresh: Fresh) -> None:
     cuda = fresh(DRIVER_VERSION="12020")
     assert cuda.call("cuModuleLoadData", byref(c_uint64()), c_char_p(KERNELS.encode())) == UNSUPPORTED_VERSION

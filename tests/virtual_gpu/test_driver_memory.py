@@ -46,6 +46,7 @@ def info(cuda: Cuda) -> tuple[int, int]:
     return free.value, total.value
 
 
+@pytest.mark.virtual
 def test_memory_has_a_limit_and_is_given_back(fresh: Fresh) -> None:
     cuda = fresh(MEMORY_MIB="8")
     free, total = info(cuda)

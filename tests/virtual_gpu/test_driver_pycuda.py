@@ -26,6 +26,7 @@ def test_pycuda(pycuda_python: str, library: Path, name: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.virtual
 def test_an_import_needs_no_device(pycuda_python: str, library: Path) -> None:
     """What `orind doctor` relies on: importing asks the driver for nothing, so a bad setting shows at init."""
     environment = os.environ | {"LD_LIBRARY_PATH": str(library), "VIRTUAL_GPU_ORDER": "sideways"}

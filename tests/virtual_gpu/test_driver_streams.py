@@ -152,6 +152,7 @@ def order_across_streams(cuda: Cuda) -> list[int]:
     return sorted(range(8), key=when)
 
 
+@pytest.mark.virtual
 def test_the_order_across_streams_follows_the_schedule(fresh: Fresh) -> None:
     assert order_across_streams(fresh()) == list(range(8))
     assert order_across_streams(fresh(ORDER="reverse")) == list(range(8))[::-1]

@@ -373,6 +373,7 @@ def test_against_python_s_own_arithmetic(
     assert snippet.run(cuda, instruction, result, operands, rows) == [right(*row) for row in rows]
 
 
+@pytest.mark.virtual
 def test_a_modifier_that_is_not_known_is_refused_by_name(cuda: Cuda) -> None:
     for instruction in (
         "div.rz.f32",
@@ -385,6 +386,7 @@ def test_a_modifier_that_is_not_known_is_refused_by_name(cuda: Cuda) -> None:
         assert refusal.value.code == 218 and instruction in cuda.last_fault()
 
 
+@pytest.mark.virtual
 def test_operands_that_do_not_fit_are_refused(cuda: Cuda) -> None:
     for text in (
         "add.s32 %w0, %d1, %w2",

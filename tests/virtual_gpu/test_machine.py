@@ -163,6 +163,7 @@ def test_a_barrier_makes_an_exchange_right_in_every_order(fresh: Fresh, order: s
     assert words(cuda, module(EXCHANGE.format(barrier="bar.sync 0;"), shared=512), 128) == [127 - t for t in range(128)]
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("order", ["forward", "reverse", "random"])
 def test_a_missing_barrier_is_a_race_in_every_order(fresh: Fresh, order: str) -> None:
     # in one order the reader finds poison, in the other its word is overwritten later: both are told
@@ -189,11 +190,13 @@ rest: st.global.u32 [%o], 99;"""
     assert words(cuda, module(body, shared=512), 96) == [t ^ 32 if t < 64 else 99 for t in range(96)]
 
 
+@pytest.mark.virtual
 def test_a_barrier_that_some_lanes_miss(fresh: Fresh) -> None:
     code, text = fault(fresh(), module("setp.lt.u32 %p1, %t, 5; @%p1 bra skip; bar.sync 0; skip:"), 32)
     assert code == LAUNCH_FAILED and "some lanes" in text
 
 
+@pytest.mark.virtual
 def test_warps_that_wait_at_different_barriers_are_told(fresh: Fresh) -> None:
     code, text = fault(fresh(), module("setp.lt.u32 %p1, %t, 32; @%p1 bra a; bar.sync 1; ret; a: bar.sync 2;"), 64)
     assert code == LAUNCH_FAILED and "hangs" in text
@@ -217,6 +220,7 @@ def test_shuffles(cuda: Cuda) -> None:
     assert words(cuda, module(body), 32) == [expected(t) for t in range(32)]
 
 
+@pytest.mark.virtual
 def test_shuffling_with_a_lane_that_went_elsewhere_is_told(fresh: Fresh) -> None:
     body = (
         "setp.lt.u32 %p1, %t, 5; @%p1 bra skip; shfl.sync.bfly.b32 %w1, %t, 1, 31, -1; skip: st.global.u32 [%o], %w1;"
@@ -236,6 +240,7 @@ def test_matches_and_reductions(cuda: Cuda) -> None:
 # memory
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize(
     ("body", "code", "said"),
     [
@@ -252,6 +257,7 @@ def test_bad_accesses(fresh: Fresh, body: str, code: int, said: str) -> None:
     assert (found, said in text, "PTX line" in text) == (code, True, True), text
 
 
+@pytest.mark.virtual
 def test_reading_what_nobody_wrote(fresh: Fresh) -> None:
     cuda = fresh()
     ptx = module("ld.param.u64 %d1, [in]; ld.global.u32 %w1, [%d1]; st.global.u32 [%o], %w1;", ("out", "in"))
@@ -270,6 +276,7 @@ def test_reading_what_nobody_wrote(fresh: Fresh) -> None:
     forgiving.check("cuCtxSynchronize")
 
 
+@pytest.mark.virtual
 def test_using_memory_after_it_is_freed(fresh: Fresh) -> None:
     cuda = fresh()
     function, out = cuda.function(cuda.module(module("st.global.u32 [%o], %t;")), "k"), cuda.allocate(128)
@@ -280,6 +287,7 @@ def test_using_memory_after_it_is_freed(fresh: Fresh) -> None:
     assert raised.value.code == ILLEGAL_ADDRESS and "freed" in cuda.last_fault()
 
 
+@pytest.mark.virtual
 def test_an_endless_kernel_is_ended_where_a_limit_is_set(fresh: Fresh) -> None:
     code, text = fault(fresh(INSTRUCTION_LIMIT="100000"), module("again: bra.uni again;"), 32)
     assert code == TIMEOUT and "100000 instructions" in text
@@ -331,6 +339,7 @@ def test_asynchronous_copies(fresh: Fresh, copies: str) -> None:
         assert words(cuda, ptx, 64, data) == expected
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("copies", ["eager", "deferred"])
 @pytest.mark.parametrize("wait", ["", "cp.async.wait_group 1;"])
 def test_a_wait_that_is_missing_or_too_short(fresh: Fresh, copies: str, wait: str) -> None:
@@ -459,6 +468,7 @@ def test_ldmatrix(cuda: Cuda, transposed: bool) -> None:
 # counters
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize(("stride", "sectors", "conflicts"), [(4, 4, 1), (8, 8, 2), (32, 32, 8), (128, 32, 32)])
 def test_sectors_and_bank_conflicts(fresh: Fresh, stride: int, sectors: int, conflicts: int) -> None:
     cuda = fresh(COUNT="1")

@@ -18,6 +18,8 @@ from driver_calls import Cuda
 from orind.kernels.cuda import build
 from orind.kernels.cuda.convolution import TILES, Kernel
 
+pytestmark = pytest.mark.virtual
+
 Fresh = Callable[..., Cuda]
 SCHEDULES = (
     {"ORDER": "forward", "COPIES": "eager"},

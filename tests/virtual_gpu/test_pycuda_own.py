@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import build_pycuda
+from driver_calls import REAL
 
 HERE = Path(__file__).resolve().parent
 TESTS = f"pycuda-{build_pycuda.VERSION}/test/test_driver.py"
@@ -46,6 +47,6 @@ def test_its_driver_tests_pass(pycuda_python: str, library: Path, tmp_path: Path
             skipped[name] = str(skip.get("message"))
         else:
             passed.add(name)
-    assert failed == LINKER, done.stdout
+    assert failed <= LINKER if REAL else failed == LINKER, done.stdout
     assert {name for name, reason in skipped.items() if REFERENCES not in reason} == EXPECTED_TO_FAIL
-    assert len(passed) == PASSED
+    assert len(passed | failed) == PASSED + len(LINKER)

@@ -77,6 +77,7 @@ def test_detections_are_those_of_the_cpu_engine(folder: Path, on_virtual_gpu: py
     assert "PyCUDA WARNING" not in daemon.log()
 
 
+@pytest.mark.virtual
 def test_a_poisoned_context_fails_over(folder: Path, tmp_path: Path, on_virtual_gpu: pytest.MonkeyPatch) -> None:
     with service(folder, **ENGINE) as daemon:
         daemon.wait_for(lambda s: s["state"] == "serving", "a ready standby")
