@@ -27,6 +27,13 @@ struct Range {
 void set(Bits& bits, int at) { bits[static_cast<size_t>(at) >> 6] |= 1ull << (at & 63); }
 bool has(const Bits& bits, int at) { return bits[static_cast<size_t>(at) >> 6] >> (at & 63) & 1; }
 
+// Most registers live in few blocks: whole words of absent ones are passed over at once.
+template <class Visit>
+void each(const Bits& bits, Visit visit) {
+    for (size_t w = 0; w < bits.size(); ++w)
+        for (uint64_t rest = bits[w]; rest != 0; rest &= rest - 1) visit(static_cast<int>(w * 64) + __builtin_ctzll(rest));
+}
+
 std::vector<BasicBlock> blocks_of(const std::vector<Draft>& drafts, uint32_t first, size_t words,
                                   const std::vector<std::vector<uint32_t>>& tables) {
     std::vector<BasicBlock> blocks;
@@ -94,10 +101,8 @@ uint32_t allocate_registers(std::vector<Draft>& drafts, uint32_t first, const st
         range.last = std::max(range.last, at);
     };
     for (const BasicBlock& block : blocks) {
-        for (int id = 0; id < static_cast<int>(registers.size()); ++id) {
-            if (has(block.in, id)) touch(id, block.first);
-            if (has(block.out, id)) touch(id, block.last);
-        }
+        each(block.in, [&](int id) { touch(id, block.first); });
+        each(block.out, [&](int id) { touch(id, block.last); });
         for (size_t i = block.first; i <= block.last; ++i) {
             if (drafts[i].guard >= 0) touch(drafts[i].guard, i);
             for (const int id : drafts[i].registers)
@@ -121,11 +126,17 @@ uint32_t allocate_registers(std::vector<Draft>& drafts, uint32_t first, const st
     std::sort(waiting.begin(), waiting.end(), [](const Range& a, const Range& b) { return a.first < b.first; });
     std::map<uint32_t, std::vector<uint32_t>> idle;  // places by bytes a lane
     std::vector<Range> alive;
+    const auto weight = [&](const Range& range) {
+        const VirtualRegister& reg = registers[static_cast<size_t>(range.id)];
+        return reg.data ? (reg.bytes + 3) / 4 : 0;
+    };
+    uint32_t now = 0;
     pressure = 0;
     for (const Range& range : waiting) {
         std::erase_if(alive, [&](const Range& old) {
             if (old.last >= range.first) return false;
             idle[registers[static_cast<size_t>(old.id)].bytes].push_back(place[static_cast<size_t>(old.id)]);
+            now -= weight(old);
             return true;
         });
         const uint32_t bytes = registers[static_cast<size_t>(range.id)].bytes;
@@ -137,9 +148,7 @@ uint32_t allocate_registers(std::vector<Draft>& drafts, uint32_t first, const st
         place[static_cast<size_t>(range.id)] = places.back();
         places.pop_back();
         alive.push_back(range);
-        uint32_t now = 0;
-        for (const Range& other : alive)
-            if (registers[static_cast<size_t>(other.id)].data) now += (registers[static_cast<size_t>(other.id)].bytes + 3) / 4;
+        now += weight(range);
         pressure = std::max(pressure, now);
     }
     for (Draft& draft : drafts) {
