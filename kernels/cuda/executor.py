@@ -2,7 +2,10 @@
 configuration allows that.
 
 Has the CPU executor's interface. One arena on the device and one, pinned, on the host, with the same offsets;
-residence.py says what is copied between them. Weights are uploaded once.
+residence.py says what is copied between them. Weights are uploaded once. The flags of float16 steps whose results do
+not fit lie together and are copied once, behind the last segment on the device.
+
+The caller writes preprocessed numbers into the pinned arena: frames themselves need no address on the device.
 """
 
 from __future__ import annotations
@@ -16,14 +19,17 @@ from typing import Any
 import numpy as np
 
 from ..cpu.executor import Plan, ProgramRunner, check_golden
+from ..cpu.memory_check import separate as separated
 from ..devices import Placement
 from ..ir.errors import ProgramError
 from ..ir.program import Program
 from ..ir.steps import Step
 from ..ir.validate import programs_of
+from .arena import Arena
 from .convolution import Arguments, Array
 from .device import Device, Graph
 from .launches import Launch, launch_of
+from .overflow import OverflowFlags
 from .residence import Region, Segment, blocks, segments
 
 
@@ -34,31 +40,38 @@ class _Bound:
     launch: Launch
     arguments: Arguments
     held: list[Any]
-    overflow: Any
 
 
 class CudaExecutor:
     """One program on one GPU. `plan` must stay open while this lives; executors of a process may share a `device`."""
 
     def __init__(self, plan: Plan, batch: int = 1, programs: Mapping[int, Program] | None = None, *,
-                 device: Device, cpu_steps: bool) -> None:
-        """Raises ProgramError where the plan has no such batch size, computes in float32, or has steps that no kernel
-        here computes and `cpu_steps` is not given."""
+                 device: Device, cpu_steps: bool, separate: bool = False) -> None:
+        """`separate`, for tests: every buffer has memory of its own, and on the device an allocation (arena.py).
+
+        Raises ProgramError where the plan has no such batch size, computes in float32, or has steps that no kernel
+        here computes and `cpu_steps` is not given.
+        """
         programs = programs_of(plan.metadata, plan.tensors) if programs is None else programs
         if batch not in programs:
             raise ProgramError(f"the plan holds batch sizes {sorted(programs)}, not {batch}: add it to `batch` in the "
                                "spec and build again")
-        self.plan, self.batch, self.program, self.device = plan, batch, programs[batch], device
+        self.plan, self.batch, self.device = plan, batch, device
+        self.program = separated(programs[batch]) if separate else programs[batch]
         launches = {step.name: launch_of(step, self.program, plan.tensors, device.sms) for step in self.program.steps}
         self.cpu_steps = [step for step in self.program.steps if launches[step.name] is None]
         self._refuse(cpu_steps)
         self._host = device.pinned(self.program.arena_bytes)
-        self._arena = device.zeros(self.program.arena_bytes)
+        self._arena = Arena(device, self.program, separate)
         self.runner = ProgramRunner(self.program, plan.tensors, self._host)
+        halves = [name for name, launch in launches.items() if launch is not None and launch.kernel.ending == "half"]
+        self._flags = OverflowFlags(device, halves, batch)
         self._bound = {name: self._bind(launch) for name, launch in launches.items() if launch is not None}
         self.segments = segments(self.program, lambda step: step.name in self._bound)
+        self._last_on_device = [segment for segment in self.segments if segment.on_device][-1]
         self._graphs: list[Graph] = []
         self._calls = [self._call(segment) for segment in self.segments]
+        self._places = {step.name: index for index, step in enumerate(self.program.steps)}
         self._walked = False
         self.overflows: dict[int, str] = {}
 
@@ -109,29 +122,26 @@ class CudaExecutor:
         self._bound.clear()
         self._calls.clear()
         self._arena.free()
+        self._flags.free()
         self.runner = None  # type: ignore[assignment]
 
     def _bind(self, launch: Launch) -> _Bound:
         device = self.device
         held = [device.upload(a) for a in (launch.packed.weight, launch.packed.gather, *launch.packed.vectors)]
         made = Arguments.from_buffer_copy(launch.arguments)
-        base = int(self._arena)
-        made.x, made.y = base + made.x, base + made.y
+        made.x, made.y = self._arena.address(made.x), self._arena.address(made.y)
         made.weight, made.gather, made.bias, made.multiplier = (int(a) for a in held)
         if launch.arguments.residual_pitch:
-            made.residual = base + made.residual
+            made.residual = self._arena.address(made.residual)
         if launch.table is not None:
             held.append(device.upload(launch.table))
             made.table = int(held[-1])
         if launch.kernel.split:
             held += [device.zeros(launch.partial_bytes), device.zeros(launch.blocks[0] * launch.blocks[1] * 4)]
             made.partial, made.arrived = int(held[-2]), int(held[-1])
-        overflow = None
-        if launch.kernel.type == "f16":
-            overflow = device.zeros(4 * launch.frames)
-            made.overflow = int(overflow)
+        made.overflow = self._flags.address(launch.step.name)
         device.function(launch.kernel)
-        return _Bound(launch, made, held, overflow)
+        return _Bound(launch, made, held)
 
     def _enqueue(self, step: Step) -> None:
         bound = self._bound[step.name]
@@ -143,7 +153,7 @@ class CudaExecutor:
     def _move(self, region: Region, up: bool) -> None:
         for block in blocks(region, self.program):
             end = block.offset + (block.height - 1) * block.pitch + block.width
-            self.device.copy_2d(self._host[block.offset:end], int(self._arena) + block.offset,
+            self.device.copy_2d(self._host[block.offset:end], self._arena.address(block.offset),
                                 (block.width, block.height, block.pitch), up)
 
     def _call(self, segment: Segment) -> Callable[[], None]:
@@ -157,6 +167,8 @@ class CudaExecutor:
                 self._enqueue(self.program.steps[i])
             for region in segment.downloads:
                 self._move(region, False)
+            if segment is self._last_on_device:
+                self._flags.fetch()
         return partial(self._launch, self._graphs[-1])
 
     def _launch(self, graph: Graph) -> None:
@@ -176,24 +188,20 @@ class CudaExecutor:
                     for call in self.runner.steps[index][1]:
                         call()
             yield step
+        self._flags.fetch()
+        self.device.stream.synchronize()
         self._note_overflows()
 
     def _move_all(self, up: bool) -> None:
-        size = self.program.arena_bytes
-        self.device.copy_2d(self._host[:size], int(self._arena), (size, 1, size), up)
+        for part in self._arena.parts:
+            host = self._host[part.offset:part.offset + part.size]
+            self.device.copy_2d(host, int(part.memory), (part.size, 1, part.size), up)
 
     def _note_overflows(self) -> None:
         """Frames without an answer: the first float16 step, on either side, whose result does not fit."""
         self.overflows = dict(self.runner.binding.overflows)
-        for name, bound in self._bound.items():
-            if bound.overflow is None:
-                continue
-            flags = np.zeros(bound.launch.frames, np.int32)
-            self.device.driver.memcpy_dtoh(flags, bound.overflow)
-            if flags.any():
-                for frame in np.flatnonzero(flags):
-                    self.overflows.setdefault(int(frame), name)
-                self.device.driver.memset_d8(bound.overflow, 0, flags.nbytes)
+        for frame, name in self._flags.take():
+            self.overflows[frame] = min(name, self.overflows.get(frame, name), key=self._places.__getitem__)
 
     def __enter__(self) -> CudaExecutor:
         return self

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 from driver_calls import REAL
 
@@ -17,13 +19,15 @@ from orind.kernels.cpu.executor import GOLDEN_TOLERANCE_HALF
 from orind.kernels.cuda.residence import Region, blocks, segments
 from orind.kernels.ir.program import Program, Tensor
 from orind.kernels.ir.steps import Copy, MaxPool, Step, Upsample
+from orind.kernels.spec import ModelSpec
 from orind.kernels.spec_yaml import read_spec
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "kernels")]
 
-import make_parts  # noqa: E402  beside the other scripts, which the line above makes importable
+import make_parts  # noqa: E402  from scripts/, which the line above makes importable
+import models  # noqa: E402  from tests/kernels
 
 RUNS = 3
 
@@ -35,9 +39,9 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def compared(plan: Path, python: str, library: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [python, str(HERE / "executor_checks.py"), str(plan), str(RUNS)],
+def checked(plan: Path, python: str, library: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [python, str(HERE / "executor_checks.py"), str(plan), str(RUNS), *arguments],
         env=os.environ
         | {"LD_LIBRARY_PATH": str(library), "ORIND_CACHE": str(plan.parent), "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
@@ -45,6 +49,10 @@ def compared(plan: Path, python: str, library: Path) -> dict[str, Any]:
         check=False,
         timeout=300,
     )
+
+
+def compared(plan: Path, python: str, library: Path) -> dict[str, Any]:
+    done = checked(plan, python, library)
     assert done.returncode == 0, done.stderr
     if REAL:
         assert done.stderr == "", "a GPU takes its cubins"
@@ -55,29 +63,68 @@ def compared(plan: Path, python: str, library: Path) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+def shipped(model: str, precision: str, pictures: Path, folder: Path) -> Path:
+    folder_of_models, plan = ROOT / "configs" / "models", folder / "model.plan"
+    spec = read_spec(folder_of_models / f"{model}.yaml")
+    # minmax: no search for better scales, which these tests have no use for
+    build_plan(folder_of_models / f"{model}.onnx", spec, [pictures], plan, precision, method="minmax", accept_loss=True)
+    return plan
+
+
 @pytest.mark.parametrize("model", ["part-inspect", "blazeface-back"])
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
 def test_shipped_models(
     pycuda_python: str, library: Path, pictures: Path, tmp_path: Path, model: str, precision: str
 ) -> None:
-    models = ROOT / "configs" / "models"
-    plan = tmp_path / "model.plan"
-    spec = read_spec(models / f"{model}.yaml")
-    # minmax: no search for better scales, which this test has no use for
-    build_plan(models / f"{model}.onnx", spec, [pictures], plan, precision, method="minmax", accept_loss=True)
-    told = compared(plan, pycuda_python, library)
+    told = compared(shipped(model, precision, pictures, tmp_path), pycuda_python, library)
     assert REAL or "virtual" in told["device"]
     assert "have no CUDA kernel yet" in told["refused"] and "cpu_steps: allow" in told["refused"]
-    assert [int(batch) for batch in told["batches"]] == list(spec.batch)
-    for figures in told["batches"].values():
-        if not REAL:
-            assert figures["graph_launches"] == figures["runs"] * figures["segments"] > 0
-            assert figures["single_launches"] == 0
-        assert figures["cpu_steps"] < figures["steps"]
-        if precision == "int8":
-            assert figures["same"]
-        else:
-            assert figures["worst"] < GOLDEN_TOLERANCE_HALF  # every layer rounds, in another order of summing
+    sizes = list(read_spec(ROOT / "configs" / "models" / f"{model}.yaml").batch)
+    for arena in ("shared", "separate"):
+        assert [int(batch) for batch in told[arena]] == sizes
+        for figures in told[arena].values():
+            if not REAL:
+                assert figures["graph_launches"] == figures["runs"] * figures["segments"] > 0
+                assert figures["single_launches"] == 0
+                # what moves between the sides, and in float16 one copy for the flags of all steps
+                assert figures["copies"] == figures["runs"] * (figures["moved"] + (precision == "fp16"))
+            assert figures["placed_segments"] == figures["segments"]
+            assert figures["cpu_steps"] < figures["steps"]
+            if precision == "int8":
+                assert figures["same"]
+            else:
+                assert figures["worst"] < GOLDEN_TOLERANCE_HALF  # every layer rounds, in another order of summing
+
+
+@pytest.mark.virtual
+def test_a_store_outside_its_tensor_is_caught_in_separate_allocations(
+    pycuda_python: str, library: Path, pictures: Path, tmp_path: Path
+) -> None:
+    done = checked(shipped("part-inspect", "int8", pictures, tmp_path), pycuda_python, library, "planted")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    # in one arena the bytes belong to another tensor: only the golden data tell
+    assert told["shared"].startswith("GoldenMismatch") and told["step"] in told["shared"]
+    assert told["separate"].startswith("DeviceFault: GPU fault") and "illegal" in told["separate"]
+    assert "past the end of allocation" in done.stderr and "conv_s8_" in done.stderr and "PTX line" in done.stderr
+
+
+def test_the_first_step_that_overflows_is_named_for_each_frame_on_whichever_side_it_runs(
+    pycuda_python: str, library: Path, tmp_path: Path
+) -> None:
+    net = models.Net((1, 2, 4, 4))
+    big = net.op("Conv", net.input, net.constant(np.full((4, 2, 1, 1), 100, np.float32)), kernel_shape=[1, 1])
+    bigger = net.op("Conv", big, net.constant(np.full((4, 1, 3, 3), 30, np.float32)), kernel_shape=[3, 3], group=4)
+    net.channels[bigger] = 4
+    onnx.save(net.model([(net.conv(bigger, 2, 1), (1, 2, 2, 2))]), tmp_path / "net.onnx")
+    plan = tmp_path / "net.plan"
+    build_plan(tmp_path / "net.onnx", ModelSpec.for_tensor("net", (1, 3)), [], plan, "fp16")
+    done = checked(plan, pycuda_python, library, "overflows")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    # 2 overflows in the second step (depthwise, on the CPU), 400 in the first (on the GPU), 0.5 in none
+    found = [[0, "Conv_1"], [1, "Conv_0"]]
+    assert told["cuda"] == told["cpu"] == [found, [], found]
 
 
 def test_a_plan_of_float32_is_refused(pycuda_python: str, library: Path, tmp_path: Path) -> None:
