@@ -5,13 +5,22 @@ Which libcuda.so.1 the engines have is decided by LD_LIBRARY_PATH, as on a board
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from driver_calls import REAL
+
+from orind.kernels.build import build_plan
+from orind.kernels.spec import DecoderSpec, ModelSpec
+from orind.kernels.spec_yaml import read_spec
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -21,6 +30,7 @@ import harness  # noqa: E402  from scripts/, which the line above makes importab
 FRAMES = 12
 ENGINE = {"device": "cuda", "cpu_steps": "allow", "batch_watchdog_ms": 25_000, "golden_timeout_ms": 60_000}
 SLOW = {"deadline_ms": 60_000}
+PHOTOGRAPHS = sorted((ROOT / "configs" / "frames").glob("*.jpg"))
 
 
 @pytest.fixture
@@ -35,56 +45,148 @@ def folder() -> Iterator[Path]:
 def on_virtual_gpu(
     pycuda_python: str, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.MonkeyPatch:
-    """Daemons started from here on find the virtual GPU, with a control file of this test's own."""
+    """Daemons started from here on find the virtual GPU, with files of this test's own for control and counters."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
     monkeypatch.setenv("ORIND_CACHE", str(tmp_path / "cache"))
     (tmp_path / "control").touch()
     monkeypatch.setenv("VIRTUAL_GPU_CONTROL", str(tmp_path / "control"))
+    monkeypatch.setenv("VIRTUAL_GPU_COUNTERS", str(tmp_path / "counters.%p"))
     return monkeypatch
 
 
-def service(folder: Path, **engine: object) -> harness.Service:
+def service(folder: Path, plans: Mapping[str, Path] | None = None, **engine: object) -> harness.Service:
+    """A daemon with a camera for each plan, of the plan's name; the part detector's camera is `line1`."""
+    plans = plans or {"line1": harness.part_plan()}
     return harness.Service(
         folder,
         {
-            "models": {"m": {"plan": str(harness.part_plan())}},
-            "cameras": {"line1": {"model": "m", **SLOW}},
+            "models": {name: {"plan": str(plan)} for name, plan in plans.items()},
+            "cameras": {name: {"model": name, **SLOW} for name in plans},
             "engine": engine,
+            "decode": {"workers": 1},
             "stop": {"drain_timeout_s": 30},
         },
     )
 
 
-def answers(daemon: harness.Service, count: int) -> list[tuple[str, object]]:
-    """Outcome and objects of each frame, one after the other."""
-    found = []
-    with daemon.client() as camera:
-        for picture in harness.part_pictures(count):
-            camera.send(picture, "rgb8")
-            [answer] = camera.wait_all(60)
-            found.append((answer.outcome, answer.raw.get("objects")))
+def answers(
+    daemon: harness.Service, frames: Sequence[Any], encoding: str = "rgb8", camera: str = "line1"
+) -> list[tuple[object, ...]]:
+    """Outcome, objects and the bits of the tensor of each frame, one after the other."""
+    found: list[tuple[object, ...]] = []
+    with daemon.client(camera) as client:
+        for frame in frames:
+            client.send(frame, encoding)
+            [answer] = client.wait_all(60)
+            bits = None if answer.tensor is None else answer.tensor.tobytes()
+            found.append((answer.outcome, answer.raw.get("objects"), bits))
     return found
 
 
-def test_detections_are_those_of_the_cpu_engine(folder: Path, on_virtual_gpu: pytest.MonkeyPatch) -> None:
+class Counters:
+    """The launches of one engine, from the file that the virtual GPU writes for each process."""
+
+    def __init__(self, folder: Path, pid: int) -> None:
+        self._folder, self._pid, self._asked = folder, pid, 0
+        self.begin = self._read()
+
+    def since(self, name: str) -> int:
+        """How many more there are now."""
+        return int(self._read()[name]) - int(self.begin[name])
+
+    def _read(self) -> dict[str, Any]:
+        self._asked += 1
+        path = self._folder / f"counters.{self._pid}"
+        path.unlink(missing_ok=True)
+        (self._folder / "new").write_text(f"write_counters id={self._asked} pid={self._pid}\n")
+        (self._folder / "new").replace(self._folder / "control")
+        end = time.monotonic() + 20
+        while not path.exists():
+            assert time.monotonic() < end, "the engine's virtual GPU writes no counters"
+            time.sleep(0.005)
+        return dict(json.loads(path.read_text()))
+
+
+def check_launches(counters: Counters, frames: int, segments: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """`segments` graph launches a frame, and nothing launched by itself since the engine was warm."""
+    graphs, single = counters.since("graph_launches"), counters.since("single_launches")
+    with capsys.disabled():
+        print(f"\ngraph launches {graphs} = {frames} frames x {segments} GPU segments; single launches {single}")
+    assert graphs == frames * segments > 0 and single == 0
+
+
+def placement_of(daemon: harness.Service, model: str) -> dict[str, Any]:
+    """What the status says of a model's steps, which is checked for itself."""
+    told: dict[str, Any] = daemon.status()["models"][model]["placement"]
+    assert 0 < told["cpu_steps"] < told["steps"]
+    assert sum(entry["count"] for entry in told["on_cpu"].values()) == told["cpu_steps"]
+    assert all(entry["count"] == len(entry["names"]) for entry in told["on_cpu"].values()), "all have room"
+    said = f"model {model}: {told['cpu_steps']} of {told['steps']} steps run on the CPU"
+    assert daemon.log().count(said) == 2, "once an engine"
+    return told
+
+
+def test_detections_are_those_of_the_cpu_engine(
+    folder: Path, tmp_path: Path, on_virtual_gpu: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = harness.part_pictures(FRAMES)
     with service(folder / "cpu", device="cpu") as daemon:
-        expected = answers(daemon, FRAMES)
-    assert all(outcome == "ok" for outcome, _ in expected) and any(objects for _, objects in expected)
+        assert daemon.status()["models"]["line1"]["placement"] is None
+        expected = answers(daemon, pictures)
+    assert all(outcome == "ok" for outcome, *_ in expected) and any(objects for _, objects, _ in expected)
     with service(folder / "gpu", **ENGINE) as daemon:
         assert {engine["device"] for engine in daemon.status()["engines"]} == {"cuda"}
-        assert answers(daemon, FRAMES) == expected
+        segments = placement_of(daemon, "line1")["gpu_segments"]
+        counters = None if REAL else Counters(tmp_path, daemon.active_pid())
+        assert answers(daemon, pictures) == expected
+        if counters is not None:
+            check_launches(counters, FRAMES, segments, capsys)
         assert daemon.stop() == 0
     assert "PyCUDA WARNING" not in daemon.log()
+
+
+def face_plan(spec: ModelSpec, out: Path) -> Path:
+    """BlazeFace in INT8, calibrated on the photographs. Its loss is known (README) and not what is tested."""
+    onnx_path = ROOT / "configs" / "models" / "blazeface-back.onnx"
+    build_plan(onnx_path, spec, PHOTOGRAPHS, out, "int8", method="minmax", accept_loss=True)
+    return out
+
+
+def test_heads_and_detections_of_photographs_are_those_of_the_cpu_engine(
+    folder: Path, tmp_path: Path, on_virtual_gpu: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = read_spec(ROOT / "configs" / "models" / "blazeface-back.yaml")
+    outputs = replace(spec, task="regress", labels=(), decoder=DecoderSpec())
+    plans = {"faces": face_plan(spec, tmp_path / "faces.plan"), "heads": face_plan(outputs, tmp_path / "heads.plan")}
+    photographs = [path.read_bytes() for path in PHOTOGRAPHS]
+
+    def both(daemon: harness.Service) -> list[list[tuple[object, ...]]]:
+        return [answers(daemon, photographs, "jpeg", model) for model in plans]
+
+    with service(folder / "cpu", plans, device="cpu") as daemon:
+        expected = both(daemon)
+    faces, heads = expected
+    assert all(outcome == "ok" for outcome, *_ in (*faces, *heads))
+    assert sum(len(objects) for _, objects, _ in faces) >= 3, "the astronaut, once alone and once as a pair"  # type: ignore[arg-type]
+    assert all(len(bits) == 4 * 896 * 17 for _, _, bits in heads)  # type: ignore[arg-type]
+    with service(folder / "gpu", plans, **ENGINE) as daemon:
+        segments = {placement_of(daemon, model)["gpu_segments"] for model in plans}
+        assert len(segments) == 1, "one network"
+        counters = None if REAL else Counters(tmp_path, daemon.active_pid())
+        assert both(daemon) == expected
+        if counters is not None:
+            check_launches(counters, 2 * len(photographs), segments.pop(), capsys)
+        assert daemon.stop() == 0
 
 
 @pytest.mark.virtual
 def test_a_poisoned_context_fails_over(folder: Path, tmp_path: Path, on_virtual_gpu: pytest.MonkeyPatch) -> None:
     with service(folder, **ENGINE) as daemon:
         daemon.wait_for(lambda s: s["state"] == "serving", "a ready standby")
-        before = answers(daemon, 2)
+        before = answers(daemon, harness.part_pictures(2))
         (tmp_path / "new").write_text(f"illegal_address graph=+1 pid={daemon.active_pid()} once\n")
         (tmp_path / "new").replace(tmp_path / "control")
-        assert answers(daemon, 2) == before, "the standby answers what the broken engine had"
+        assert answers(daemon, harness.part_pictures(2)) == before, "the standby answers what the broken engine had"
         status = daemon.status()
         assert status["failovers"] == 1
         assert "GPU fault" in status["failover"]["reason"] and "illegal" in status["failover"]["reason"]
