@@ -76,20 +76,21 @@ def pycuda_python() -> str:
 
 
 @pytest.fixture
-def fresh(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fresh:
+def fresh(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fresh]:
     """fresh(ORDER="reverse", ...): an instance that read these VIRTUAL_GPU_ variables, with a context.
 
     The loader takes a copy of the library for another one: its faults and settings are its own. A real GPU has one
     driver and its own order: there it is that, with a new context.
     """
     made = 0
+    contexts: list[tuple[Cuda, int]] = []
 
     def make(**variables: str) -> Cuda:
         nonlocal made
         if REAL:
-            instance = Cuda(library / build.LIBRARY).initialise()
-            instance.create_context()
-            return instance
+            shared = Cuda(library / build.LIBRARY).initialise()
+            contexts.append((shared, shared.create_context()))
+            return shared
         made += 1
         copy = tmp_path / f"libcuda.{made}.so.1"
         shutil.copy(library / build.LIBRARY, copy)
@@ -100,7 +101,9 @@ def fresh(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fre
         instance.create_context()
         return instance
 
-    return make
+    yield make
+    for shared, context in contexts:
+        shared.check("cuCtxDestroy_v2", context)
 
 
 @pytest.fixture

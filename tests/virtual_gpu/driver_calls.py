@@ -7,10 +7,12 @@ these two, so that a test shows which driver functions it enters.
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_int, c_uint, c_uint64, c_void_p
 from pathlib import Path
@@ -143,6 +145,17 @@ class Cuda:
 
 
 Fresh = Callable[..., Cuda]  # the fixture of that name
+
+
+def in_a_thread_of_its_own(test: Callable[..., None]) -> Callable[..., None]:
+    """For a test that needs an empty stack of contexts: each thread has its own."""
+
+    @functools.wraps(test)
+    def wrapped(**fixtures: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(test, **fixtures).result()
+
+    return wrapped
 
 
 @contextmanager

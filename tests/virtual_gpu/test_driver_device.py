@@ -12,7 +12,7 @@ from pathlib import Path
 
 import build
 import pytest
-from driver_calls import Cuda, Fresh
+from driver_calls import Cuda, Fresh, in_a_thread_of_its_own
 
 INVALID_VALUE, NOT_INITIALISED, INVALID_DEVICE, INVALID_CONTEXT = 1, 3, 101, 201
 UNSUPPORTED_LIMIT, CONTEXT_IS_DESTROYED, NOT_SUPPORTED = 215, 709, 801
@@ -57,6 +57,7 @@ def test_result_codes_have_their_names_and_texts(shared: Cuda) -> None:
     assert shared.call("cuGetErrorName", 4711, byref(c_char_p())) == INVALID_VALUE
 
 
+@in_a_thread_of_its_own
 def test_contexts_form_a_stack_of_each_thread(shared: Cuda) -> None:
     first = shared.create_context()
     second = shared.get("cuCtxCreate_v4", None, 0, 0)
@@ -81,6 +82,7 @@ def test_contexts_form_a_stack_of_each_thread(shared: Cuda) -> None:
     assert shared.call("cuCtxPushCurrent_v2", 12345) == INVALID_CONTEXT
 
 
+@in_a_thread_of_its_own
 def test_a_context_destroyed_by_another_thread_is_named_destroyed(shared: Cuda) -> None:
     context = shared.create_context()
     other = threading.Thread(target=lambda: shared.check("cuCtxDestroy_v2", context))

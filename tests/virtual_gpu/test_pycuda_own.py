@@ -27,11 +27,12 @@ def test_its_driver_tests_pass(pycuda_python: str, library: Path, tmp_path: Path
         assert member is not None
         (tmp_path / "test_driver.py").write_bytes(member.read())
     report = tmp_path / "report.xml"
+    path = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
     options = ["-q", "-p", "no:cacheprovider", "-p", "pycuda_nvrtc", "-c", os.devnull, f"--junitxml={report}"]
     done = subprocess.run(
         [pycuda_python, "-m", "pytest", *options, "test_driver.py"],
         cwd=tmp_path,
-        env=os.environ | {"LD_LIBRARY_PATH": str(library), "PYTHONPATH": str(HERE)},
+        env=os.environ | {"LD_LIBRARY_PATH": str(library), "PYTHONPATH": os.pathsep.join(path)},
         capture_output=True,
         text=True,
         check=False,

@@ -1,0 +1,64 @@
+"""Convolutions to compare the counters of the virtual GPU with those of NVIDIA's profiler: `counted.py LIBRARY CACHE`.
+
+Launches each of CASES once and prints a JSON list, an object a case: its name and, on the virtual GPU, what it counted.
+scripts/measure_gpu starts it on the virtual GPU, then under `ncu` on the real one; METRICS says which is which.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import convolution_cases as cases
+from convolution_cases import Bench, Shape
+from driver_calls import Cuda
+
+from orind.kernels.cuda.convolution import TILES, Kernel
+
+METRICS = {
+    "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "global_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    "async_copy_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts.sum",
+    "async_copy_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts.sum",
+    "shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    "bank conflicts of loads": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+}
+"""Our counter (or a name, where we count another way) and ncu's."""
+
+CASES = [
+    (Kernel(TILES[0]), Shape(1, 32, 32, 64, 128)),
+    (Kernel(TILES[2]), Shape(1, 28, 28, 64, 64)),
+    (Kernel(TILES[2], ending="table_residual"), Shape(1, 28, 28, 64, 64)),
+    (Kernel(TILES[4]), Shape(1, 40, 40, 32, 32)),
+    (Kernel(TILES[6], windowed=False), Shape(1, 20, 20, 256, 64, (1, 1), pads=cases.NONE)),
+    (Kernel(TILES[2], split=True), Shape(1, 14, 14, 128, 64)),
+    (Kernel(TILES[1], "f16", "half"), Shape(1, 28, 28, 64, 64)),
+    (Kernel(TILES[7], "f16", "half"), Shape(1, 28, 28, 128, 128, x_slack=32, y_slack=32)),
+]
+
+
+def main(library: str, cache: str) -> None:
+    os.environ["VIRTUAL_GPU_COUNT"] = "1"
+    cuda = Cuda(Path(library)).initialise()
+    cuda.create_context()
+    bench = Bench(cuda, Path(cache))
+    told = []
+    before: dict[str, int] = {}
+    for number, (kernel, shape) in enumerate(CASES):
+        given = cases.numbers(shape, kernel, number)
+        found = bench.run(shape, kernel, given, cases.splits_of(shape, kernel))
+        assert kernel.type == "f16" or (found == cases.answer(shape, kernel, given)).all()
+        counted = {}
+        if cuda.virtual:
+            counters = cuda.counters()["counters"]
+            counted = {name: counters[name] - before.get(name, 0) for name in METRICS if name in counters}
+            before = counters
+        told.append({"kernel": kernel.name, "shape": str(shape), **counted})
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
