@@ -78,7 +78,8 @@ class Slots(Section):
 class EngineSection(Section):
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="given or refused, never swapped")
     cpu_steps: Literal["refuse", "allow"] = Field(
-        default="refuse", description="device cuda: steps of a plan without a CUDA kernel may run on the CPU"
+        default="refuse",
+        description="device cuda: steps of a plan without a CUDA kernel may run on the CPU; `orind status` lists them",
     )
     queue_depth: int = Field(
         default=2,

@@ -83,9 +83,9 @@ def _placements(models: dict[str, Any]) -> str:
     if not placed:
         return ""
     return "<h2>Models</h2>" + "".join(
-        f"<details><summary>{escape(name)}: {escape(in_words(placement))}</summary><ul>"
+        f"<p>{escape(name)}: {escape(in_words(placement))}<ul>"
         + "".join(f"<li>{escape(line)}" for line in listed(placement))
-        + "</ul></details>"
+        + "</ul>"
         for name, placement in placed.items()
     )
 

@@ -173,7 +173,7 @@ def test_the_page_shows_the_state_and_escapes_what_it_shows(site: Site) -> None:
     assert "a &lt;b&gt;" in body and "&lt;cpu&gt;" in body and "under &lt;budget&gt;" in body
     assert "unreadable" in body and "612 MHz" in body and "4 of 5 reloads done" in body
     assert "class='state poor'" in body
-    assert "m: 4 of 5 steps run on the CPU (3 MaxPool, 1 Unary), 1 GPU segment</summary>" in body
+    assert "m: 4 of 5 steps run on the CPU (3 MaxPool, 1 Unary), 1 GPU segment<ul>" in body
     assert "<li>MaxPool: &lt;a&gt;, b, and 1 more<li>Unary: c</ul>" in body
 
 

@@ -16,6 +16,7 @@ from driver_calls import REAL
 
 from orind.kernels.build import build_plan
 from orind.kernels.cpu.executor import GOLDEN_TOLERANCE_HALF
+from orind.kernels.cuda.arena import buffers
 from orind.kernels.cuda.residence import Region, blocks, segments
 from orind.kernels.ir.program import Program, Tensor
 from orind.kernels.ir.steps import Copy, MaxPool, Step, Upsample
@@ -203,3 +204,15 @@ def test_a_copy_writes_the_segments_of_its_runs_only() -> None:
     assert other[1].uploads == [Region("x", 0, 16), Region("both", 0, 48)] and other[1].downloads == [
         Region("y", 0, 48)
     ]
+
+
+def test_an_allocation_of_its_own_ends_with_the_last_frames_last_pixel() -> None:
+    tensors = (
+        image("x", "x", 0, 48),
+        image("left", "b", 0, 16),
+        image("right", "b", 16, 32),
+        Tensor("flat", "float32", "flat", (1, 5), 4096, 64, buffer="c"),
+    )
+    program = Program(3, 16384, ("x",), ("flat",), {t.name: t for t in tensors}, ())
+    # three frames 512 bytes apart, 2 x 3 pixels of 48 channels each; 64 apart, 20 bytes each
+    assert buffers(program) == {8192: 1024 + 288, 0: 1024 + 288, 4096: 128 + 20}
