@@ -32,11 +32,17 @@ const std::vector<Form>* Forms::find(const std::string& name) const {
     return found == forms_.end() ? nullptr : &found->second;
 }
 
-void Forms::add(const std::string& name, const std::string& operands, Handler full, Handler masked, Flow flow) {
-    auto& known = forms_[name];
+void Forms::add(std::string_view name, std::string_view operands, Handler full, Handler masked, Flow flow) {
+    auto& known = forms_[std::string(name)];
     for (const Form& form : known)
-        if (form.operands == operands) throw std::logic_error("virtual GPU: " + name + " " + operands + " is added twice");
-    known.push_back({operands, full, masked, flow});
+        if (form.operands == operands) throw std::logic_error(text({"virtual GPU: ", name, " ", operands, " is added twice"}));
+    known.push_back({std::string(operands), full, masked, flow});
+}
+
+std::string text(std::initializer_list<std::string_view> pieces) {
+    std::string made;
+    for (const std::string_view piece : pieces) made += piece;
+    return made;
 }
 
 }  // namespace vgpu

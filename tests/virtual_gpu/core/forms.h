@@ -6,7 +6,9 @@
 // | between two destinations. "W|Pwww" is shfl's.
 #pragma once
 
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -24,8 +26,9 @@ class Forms {
 public:
     static const Forms& all();  // made at the first call
     const std::vector<Form>* find(const std::string& name) const;
-    void add(const std::string& name, const std::string& operands, Handler full, Handler masked, Flow flow = Flow::next);
-    void add(const std::string& name, const std::string& operands, Handler both, Flow flow = Flow::next) {
+    // Views, and text(), because there are thousands of calls: strings in each took most of the compiler's time.
+    void add(std::string_view name, std::string_view operands, Handler full, Handler masked, Flow flow = Flow::next);
+    void add(std::string_view name, std::string_view operands, Handler both, Flow flow = Flow::next) {
         add(name, operands, both, both, flow);
     }
 
@@ -33,6 +36,8 @@ private:
     Forms();
     std::unordered_map<std::string, std::vector<Form>> forms_;
 };
+
+std::string text(std::initializer_list<std::string_view> pieces);  // one after the other
 
 // The families, one file each.
 void add_moves(Forms& forms);

@@ -73,4 +73,17 @@ void count_access(Warp& warp, const Op& op, uint32_t mask, int operand, unsigned
 uint64_t sectors(const uint64_t* addresses, int count, unsigned bytes);
 uint64_t wavefronts(const uint64_t* addresses, int count, unsigned bytes);
 
+// Where each lane of `mask` finds its BYTES; `operand` is the address. All of a load or store but the copying: kept out
+// of the handlers, which are many.
+template <Space SPACE, unsigned BYTES, Use USE>
+[[gnu::noinline]] void find_bytes(Warp& warp, const Op& op, uint32_t mask, int operand, uint8_t** at) {
+    if (warp.block->grid.options.count && SPACE != Space::parameter)
+        count_access(warp, op, mask, operand, BYTES, SPACE, USE == Use::read ? Traffic::load : Traffic::store);
+    Hint hint;
+    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+        const int l = __builtin_ctz(rest);
+        at[l] = bytes_at<SPACE>(warp, address_of(warp, op, operand, l), BYTES, l, USE, hint);
+    }
+}
+
 }  // namespace vgpu

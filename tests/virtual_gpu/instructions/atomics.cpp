@@ -74,15 +74,20 @@ template <class T> struct Exchange { T operator()(T, T b) const { return b; } };
 struct Increment { uint32_t operator()(uint32_t a, uint32_t b) const { return a >= b ? 0 : a + 1; } };
 struct Decrement { uint32_t operator()(uint32_t a, uint32_t b) const { return a == 0 || a > b ? b : a - 1; } };
 
+void add_pair(Forms& forms, std::string_view head, std::string_view tail, char kind, Handler atom, Handler red) {
+    const char result = static_cast<char>(kind - 'a' + 'A');
+    const std::string_view letter(&kind, 1), upper(&result, 1);
+    forms.add(text({"atom", head, tail}), text({upper, "@", letter}), atom);
+    if (!tail.starts_with(".exch")) forms.add(text({"red", head, tail}), text({"@", letter}), red);
+}
+
 template <Space SPACE, class T, class F>
-void add(Forms& forms, const std::string& head, const std::string& tail) {
-    const std::string letter(1, vgpu::letter<T>()), upper(1, static_cast<char>(vgpu::letter<T>() - 'a' + 'A'));
-    forms.add("atom" + head + tail, upper + "@" + letter, &atomic<SPACE, T, F, true>);
-    if (tail.rfind(".exch", 0) != 0) forms.add("red" + head + tail, "@" + letter, &atomic<SPACE, T, F, false>);
+void add(Forms& forms, std::string_view head, std::string_view tail) {
+    add_pair(forms, head, tail, letter<T>(), &atomic<SPACE, T, F, true>, &atomic<SPACE, T, F, false>);
 }
 
 template <Space SPACE>
-void add_space(Forms& forms, const std::string& head) {
+void add_space(Forms& forms, std::string_view head) {
     for (const char* type : {".add.u32", ".add.s32"}) add<SPACE, uint32_t, Sum<uint32_t>>(forms, head, type);
     add<SPACE, uint64_t, Sum<uint64_t>>(forms, head, ".add.u64");
     add<SPACE, uint32_t, SumReal<float>>(forms, head, ".add.f32");
@@ -106,9 +111,9 @@ void add_space(Forms& forms, const std::string& head) {
     add<SPACE, uint64_t, Exchange<uint64_t>>(forms, head, ".exch.b64");
     add<SPACE, uint32_t, Increment>(forms, head, ".inc.u32");
     add<SPACE, uint32_t, Decrement>(forms, head, ".dec.u32");
-    forms.add("atom" + head + ".cas.b16", "H@hh", &compare_and_swap<SPACE, uint16_t>);
-    forms.add("atom" + head + ".cas.b32", "W@ww", &compare_and_swap<SPACE, uint32_t>);
-    forms.add("atom" + head + ".cas.b64", "D@dd", &compare_and_swap<SPACE, uint64_t>);
+    forms.add(text({"atom", head, ".cas.b16"}), "H@hh", &compare_and_swap<SPACE, uint16_t>);
+    forms.add(text({"atom", head, ".cas.b32"}), "W@ww", &compare_and_swap<SPACE, uint32_t>);
+    forms.add(text({"atom", head, ".cas.b64"}), "D@dd", &compare_and_swap<SPACE, uint64_t>);
 }
 
 }  // namespace

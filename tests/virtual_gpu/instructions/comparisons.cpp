@@ -39,18 +39,23 @@ T flushed(T a) {
     else return a;
 }
 
-template <class T, class Test, bool FTZ>
-bool holds(T a, T b) { return Test{}(flushed<FTZ>(number(a)), flushed<FTZ>(number(b))); }
+template <class T, class How, bool FTZ>
+bool holds(T a, T b) { return How{}(flushed<FTZ>(number(a)), flushed<FTZ>(number(b))); }
 
-// Every lane's answer, -1 or 0. Kept out of the many handlers below, which differ in what follows only.
-template <class T, class Test, bool FTZ>
-[[gnu::noinline]] void ask(const T* a, const T* b, int32_t* answers) {
-    for (int l = 0; l < LANES; ++l) answers[l] = -static_cast<int32_t>(holds<T, Test, FTZ>(a[l], b[l]));
+// Every lane's answer, -1 or 0, to operands that lie at `a` and `b`.
+using Ask = void (*)(const uint8_t* a, const uint8_t* b, int32_t* answers);
+
+template <class T, class How, bool FTZ>
+void ask(const uint8_t* a, const uint8_t* b, int32_t* answers) {
+    const T* left = reinterpret_cast<const T*>(a);
+    const T* right = reinterpret_cast<const T*>(b);
+    for (int l = 0; l < LANES; ++l) answers[l] = -static_cast<int32_t>(holds<T, How, FTZ>(left[l], right[l]));
 }
 
-[[gnu::noinline]] void conclude(Warp& warp, const Op& op, uint32_t mask, const int32_t* answers, Join join, bool two) {
+[[gnu::noinline]] void conclude(Warp& warp, const Op& op, uint32_t mask, Ask asked, Join join, bool two) {
+    int32_t answers[LANES], results[2][LANES];
+    asked(lanes<uint8_t>(warp, op.at[two + 1]), lanes<uint8_t>(warp, op.at[two + 2]), answers);
     const int32_t* c = lanes<int32_t>(warp, op.at[join == Join::none ? 0 : two ? 4 : 3]);
-    int32_t results[2][LANES];
     for (int l = 0; l < LANES; ++l) {
         const int32_t joined = op.negated ? ~c[l] : c[l];
         for (int r = 0; r <= two; ++r) {
@@ -65,47 +70,66 @@ template <class T, class Test, bool FTZ>
 }
 
 // setp with two results (the second is of the opposite test) and with a predicate joined in.
-template <class T, class Test, bool FTZ, Join JOIN, bool TWO>
-void setp(Warp& warp, const Op& op, uint32_t mask) {
-    int32_t answers[LANES];
-    ask<T, Test, FTZ>(lanes<T>(warp, op.at[TWO + 1]), lanes<T>(warp, op.at[TWO + 2]), answers);
-    conclude(warp, op, mask, answers, JOIN, TWO);
-}
+template <class T, class How, bool FTZ, Join JOIN, bool TWO>
+void setp(Warp& warp, const Op& op, uint32_t mask) { conclude(warp, op, mask, &ask<T, How, FTZ>, JOIN, TWO); }
 
-// YES: the bits that stand for true; 0 for false.
-template <class T, class Test, bool FTZ, uint32_t YES>
-void set(Warp& warp, const Op& op, uint32_t mask) {
+// `yes`: the bits that stand for true; 0 for false.
+[[gnu::noinline]] void answer(Warp& warp, const Op& op, uint32_t mask, Ask asked, uint32_t yes) {
     int32_t answers[LANES];
-    ask<T, Test, FTZ>(lanes<T>(warp, op.at[1]), lanes<T>(warp, op.at[2]), answers);
+    asked(lanes<uint8_t>(warp, op.at[1]), lanes<uint8_t>(warp, op.at[2]), answers);
     for (int l = 0; l < LANES; ++l)
-        if (mask >> l & 1) lanes<uint32_t>(warp, op.at[0])[l] = static_cast<uint32_t>(answers[l]) & YES;
+        if (mask >> l & 1) lanes<uint32_t>(warp, op.at[0])[l] = static_cast<uint32_t>(answers[l]) & yes;
 }
 
-template <class T, class Test, bool FTZ>
-void add_test(Forms& forms, const std::string& test, const std::string& ftz, const std::string& type) {
-    const std::string letter(1, sizeof(T) == 2 ? 'h' : sizeof(T) == 4 ? 'w' : 'd'), two = letter + letter;
-    each<bool(T, T)>(forms, "setp." + test + ftz + type, [](T a, T b) { return holds<T, Test, FTZ>(a, b); });
-    forms.add("setp." + test + ftz + type, "P|P" + two, &setp<T, Test, FTZ, Join::none, true>);
-    forms.add("setp." + test + ".and" + ftz + type, "P" + two + "n", &setp<T, Test, FTZ, Join::with_and, false>);
-    forms.add("setp." + test + ".or" + ftz + type, "P" + two + "n", &setp<T, Test, FTZ, Join::with_or, false>);
-    forms.add("setp." + test + ".xor" + ftz + type, "P" + two + "n", &setp<T, Test, FTZ, Join::with_xor, false>);
-    forms.add("setp." + test + ".and" + ftz + type, "P|P" + two + "n", &setp<T, Test, FTZ, Join::with_and, true>);
-    forms.add("setp." + test + ".or" + ftz + type, "P|P" + two + "n", &setp<T, Test, FTZ, Join::with_or, true>);
-    forms.add("setp." + test + ".xor" + ftz + type, "P|P" + two + "n", &setp<T, Test, FTZ, Join::with_xor, true>);
-    if constexpr (sizeof(T) >= 4) {
-        for (const std::string to : {"u32", "s32"}) forms.add("set." + test + ftz + "." + to + type, "W" + two, &set<T, Test, FTZ, 0xffffffff>);
-        forms.add("set." + test + ftz + ".f32" + type, "W" + two, &set<T, Test, FTZ, 0x3f800000>);
+template <class T, class How, bool FTZ, uint32_t YES>
+void set(Warp& warp, const Op& op, uint32_t mask) { answer(warp, op, mask, &ask<T, How, FTZ>, YES); }
+
+// The handlers of one test of one type. Names are put together outside of the templates, which are many.
+struct Test {
+    char letter;  // of the operands
+    Handler joined[4][2];  // by Join, and whether there are two results
+    Handler as_ones, as_real;
+};
+
+void add_setp(Forms& forms, std::string_view name, std::string_view tail, const Test& test) {
+    const std::string two(2, test.letter);
+    forms.add(text({"setp.", name, tail}), "P|P" + two, test.joined[0][1]);
+    const char* const joins[] = {"", ".and", ".or", ".xor"};
+    for (int join = 1; join < 4; ++join) {
+        forms.add(text({"setp.", name, joins[join], tail}), "P" + two + "n", test.joined[join][0]);
+        forms.add(text({"setp.", name, joins[join], tail}), "P|P" + two + "n", test.joined[join][1]);
     }
 }
 
+void add_set(Forms& forms, std::string_view head, std::string_view type, const Test& test) {
+    const std::string operands = {'W', test.letter, test.letter};
+    forms.add(text({"set.", head, ".u32", type}), operands, test.as_ones);
+    forms.add(text({"set.", head, ".s32", type}), operands, test.as_ones);
+    forms.add(text({"set.", head, ".f32", type}), operands, test.as_real);
+}
+
+template <class T, class How, bool FTZ>
+void add_test(Forms& forms, std::string_view name, std::string_view ftz, std::string_view type) {
+    static constexpr Test test{letter<T>(),
+                               {{nullptr, &setp<T, How, FTZ, Join::none, true>},
+                                {&setp<T, How, FTZ, Join::with_and, false>, &setp<T, How, FTZ, Join::with_and, true>},
+                                {&setp<T, How, FTZ, Join::with_or, false>, &setp<T, How, FTZ, Join::with_or, true>},
+                                {&setp<T, How, FTZ, Join::with_xor, false>, &setp<T, How, FTZ, Join::with_xor, true>}},
+                               &set<T, How, FTZ, 0xffffffff>,
+                               &set<T, How, FTZ, 0x3f800000>};
+    each<bool(T, T)>(forms, text({"setp.", name, ftz, type}), [](T a, T b) { return holds<T, How, FTZ>(a, b); });
+    add_setp(forms, name, text({ftz, type}), test);
+    if constexpr (sizeof(T) >= 4) add_set(forms, text({name, ftz}), type, test);
+}
+
 template <class T>
-void add_equality(Forms& forms, const std::string& type) {
+void add_equality(Forms& forms, std::string_view type) {
     add_test<T, Equal, false>(forms, "eq", "", type);
     add_test<T, NotEqual, false>(forms, "ne", "", type);
 }
 
 template <class T, bool FTZ = false>
-void add_order(Forms& forms, const std::string& type, const std::string& ftz = "") {
+void add_order(Forms& forms, std::string_view type, std::string_view ftz = "") {
     add_test<T, Equal, FTZ>(forms, "eq", ftz, type);
     add_test<T, NotEqual, FTZ>(forms, "ne", ftz, type);
     add_test<T, Less, FTZ>(forms, "lt", ftz, type);
@@ -115,7 +139,7 @@ void add_order(Forms& forms, const std::string& type, const std::string& ftz = "
 }
 
 template <class T>
-void add_unsigned_words(Forms& forms, const std::string& type) {  // lo, ls, hi, hs
+void add_unsigned_words(Forms& forms, std::string_view type) {  // lo, ls, hi, hs
     add_test<T, Less, false>(forms, "lo", "", type);
     add_test<T, LessEqual, false>(forms, "ls", "", type);
     add_test<T, Greater, false>(forms, "hi", "", type);
@@ -123,7 +147,7 @@ void add_unsigned_words(Forms& forms, const std::string& type) {  // lo, ls, hi,
 }
 
 template <class T, bool FTZ = false>
-void add_unordered(Forms& forms, const std::string& type, const std::string& ftz = "") {
+void add_unordered(Forms& forms, std::string_view type, std::string_view ftz = "") {
     add_test<T, EqualU, FTZ>(forms, "equ", ftz, type);
     add_test<T, NotEqualU, FTZ>(forms, "neu", ftz, type);
     add_test<T, LessU, FTZ>(forms, "ltu", ftz, type);
@@ -136,10 +160,10 @@ void add_unordered(Forms& forms, const std::string& type, const std::string& ftz
 
 template <class T>
 void add_choice(Forms& forms, std::initializer_list<const char*> types) {
-    for (const std::string type : types) {
-        each<T(T, T, bool)>(forms, "selp." + type, [](T a, T b, bool c) { return c ? a : b; });
-        each<T(T, T, int32_t)>(forms, "slct." + type + ".s32", [](T a, T b, int32_t c) { return c >= 0 ? a : b; });
-        each<T(T, T, float)>(forms, "slct." + type + ".f32", [](T a, T b, float c) { return c >= 0 ? a : b; });
+    for (const char* type : types) {
+        each<T(T, T, bool)>(forms, text({"selp.", type}), [](T a, T b, bool c) { return c ? a : b; });
+        each<T(T, T, int32_t)>(forms, text({"slct.", type, ".s32"}), [](T a, T b, int32_t c) { return c >= 0 ? a : b; });
+        each<T(T, T, float)>(forms, text({"slct.", type, ".f32"}), [](T a, T b, float c) { return c >= 0 ? a : b; });
     }
 }
 

@@ -2,6 +2,7 @@
 // given direction, clamped to its range, NaN becomes 0.
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "half.h"
 #include "lanes.h"
@@ -16,10 +17,6 @@ struct Half {
 
 template <class T>
 constexpr bool REAL = std::is_floating_point_v<T> || std::is_same_v<T, Half>;
-
-// The register that holds a T: at least 16 bits, raw.
-template <class T>
-using Raw = std::conditional_t<sizeof(T) <= 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
 
 template <class T, class R>
 T read(R raw) {
@@ -61,8 +58,9 @@ D clamp_real(double a) {
 
 template <class D, class S>
 D clamp_integer(S a) {
-    const __int128 value = a, low = std::numeric_limits<D>::min(), high = std::numeric_limits<D>::max();
-    return static_cast<D>(value < low ? low : value > high ? high : value);
+    if (std::cmp_less(a, std::numeric_limits<D>::min())) return std::numeric_limits<D>::min();
+    if (std::cmp_greater(a, std::numeric_limits<D>::max())) return std::numeric_limits<D>::max();
+    return static_cast<D>(a);
 }
 
 template <class D, Rounding ROUND>
@@ -89,14 +87,55 @@ D convert(S a) {
     }
 }
 
-// The source register may be wider than its type, the destination too.
-template <class D, class S, Rounding ROUND, bool SAT, class DR, class SR>
-void add_registers(Forms& forms, const std::string& name) {
-    each<DR(SR)>(forms, name, [](SR a) { return raw<DR>(convert<D, S, ROUND, SAT>(read<S>(a))); });
+template <class D, class S, Rounding ROUND, bool SAT>
+[[gnu::noinline]] void convert_lanes(Raw<D>* to, const Raw<S>* from) {
+#pragma GCC ivdep
+    for (int l = 0; l < LANES; ++l) to[l] = raw<Raw<D>>(convert<D, S, ROUND, SAT>(read<S>(from[l])));
+}
+
+template <class To, class From>
+[[gnu::noinline]] void cut(To* to, const From* from) {
+    for (int l = 0; l < LANES; ++l) to[l] = static_cast<To>(from[l]);
+}
+
+template <class D, class To>
+[[gnu::noinline]] void extend(To* to, const Raw<D>* from) {
+    for (int l = 0; l < LANES; ++l) to[l] = raw<To>(read<D>(from[l]));
+}
+
+// The source register may be wider than its type, the destination too: the lanes then pass through registers of the
+// right width, so that a conversion is compiled once.
+template <class D, class S, Rounding ROUND, bool SAT, class To, class From>
+void run(Warp& warp, const Op& op, uint32_t) {
+    To* to = lanes<To>(warp, op.at[0]);
+    const From* from = lanes<From>(warp, op.at[1]);
+    if constexpr (sizeof(From) > sizeof(Raw<S>)) {
+        Raw<S> narrow[LANES];
+        cut(narrow, from);
+        if constexpr (sizeof(To) > sizeof(Raw<D>)) {
+            Raw<D> result[LANES];
+            convert_lanes<D, S, ROUND, SAT>(result, narrow);
+            extend<D>(to, result);
+        } else {
+            convert_lanes<D, S, ROUND, SAT>(to, narrow);
+        }
+    } else if constexpr (sizeof(To) > sizeof(Raw<D>)) {
+        Raw<D> result[LANES];
+        convert_lanes<D, S, ROUND, SAT>(result, from);
+        extend<D>(to, result);
+    } else {
+        convert_lanes<D, S, ROUND, SAT>(to, from);
+    }
+}
+
+template <class D, class S, Rounding ROUND, bool SAT, class To, class From>
+void add_registers(Forms& forms, std::string_view name) {
+    constexpr char operands[] = {upper<To>(), letter<From>(), 0};
+    forms.add(name, operands, &run<D, S, ROUND, SAT, To, From>, &keep_others<To>);
 }
 
 template <class D, class S, Rounding ROUND, bool SAT>
-void add(Forms& forms, const std::string& name) {
+void add(Forms& forms, std::string_view name) {
     add_registers<D, S, ROUND, SAT, Raw<D>, Raw<S>>(forms, name);
     if constexpr (!REAL<S> && sizeof(S) <= 2) add_registers<D, S, ROUND, SAT, Raw<D>, uint32_t>(forms, name);
     if constexpr (!REAL<S> && sizeof(S) <= 4) add_registers<D, S, ROUND, SAT, Raw<D>, uint64_t>(forms, name);
@@ -109,13 +148,13 @@ void add(Forms& forms, const std::string& name) {
 
 // Integers of type S to every integer type and to reals.
 template <class S, class D>
-void add_integer_pair(Forms& forms, const std::string& to, const std::string& from) {
-    add<D, S, Rounding::nearest, false>(forms, "cvt." + to + "." + from);
-    add<D, S, Rounding::nearest, true>(forms, "cvt.sat." + to + "." + from);
+void add_integer_pair(Forms& forms, std::string_view to, std::string_view from) {
+    add<D, S, Rounding::nearest, false>(forms, text({"cvt.", to, ".", from}));
+    add<D, S, Rounding::nearest, true>(forms, text({"cvt.sat.", to, ".", from}));
 }
 
 template <class S>
-void add_from_integer(Forms& forms, const std::string& from) {
+void add_from_integer(Forms& forms, std::string_view from) {
     add_integer_pair<S, uint8_t>(forms, "u8", from);
     add_integer_pair<S, int8_t>(forms, "s8", from);
     add_integer_pair<S, uint16_t>(forms, "u16", from);
@@ -124,34 +163,34 @@ void add_from_integer(Forms& forms, const std::string& from) {
     add_integer_pair<S, int32_t>(forms, "s32", from);
     add_integer_pair<S, uint64_t>(forms, "u64", from);
     add_integer_pair<S, int64_t>(forms, "s64", from);
-    add<Half, S, Rounding::nearest, false>(forms, "cvt.rn.f16." + from);
-    add<float, S, Rounding::nearest, false>(forms, "cvt.rn.f32." + from);
-    add<double, S, Rounding::nearest, false>(forms, "cvt.rn.f64." + from);
+    add<Half, S, Rounding::nearest, false>(forms, text({"cvt.rn.f16.", from}));
+    add<float, S, Rounding::nearest, false>(forms, text({"cvt.rn.f32.", from}));
+    add<double, S, Rounding::nearest, false>(forms, text({"cvt.rn.f64.", from}));
     if constexpr (sizeof(S) <= 4) {
-        add<float, S, Rounding::zero, false>(forms, "cvt.rz.f32." + from);
-        add<float, S, Rounding::down, false>(forms, "cvt.rm.f32." + from);
-        add<float, S, Rounding::up, false>(forms, "cvt.rp.f32." + from);
+        add<float, S, Rounding::zero, false>(forms, text({"cvt.rz.f32.", from}));
+        add<float, S, Rounding::down, false>(forms, text({"cvt.rm.f32.", from}));
+        add<float, S, Rounding::up, false>(forms, text({"cvt.rp.f32.", from}));
     }
 }
 
 template <class S, class D>
-void add_to_integer(Forms& forms, const std::string& to, const std::string& from) {
-    for (const std::string ftz : {"", ".ftz"}) {
+void add_to_integer(Forms& forms, std::string_view to, std::string_view from) {
+    for (const std::string_view ftz : {"", ".ftz"}) {
         if (ftz == ".ftz" && !std::is_same_v<S, float>) continue;  // a value that small becomes 0 or the same unit anyway
-        for (const std::string sat : {"", ".sat"}) {
-            const std::string tail = ftz + sat + "." + to + "." + from;
-            add<D, S, Rounding::nearest, false>(forms, "cvt.rni" + tail);
-            add<D, S, Rounding::zero, false>(forms, "cvt.rzi" + tail);
+        for (const std::string_view sat : {"", ".sat"}) {
+            const std::string tail = text({ftz, sat, ".", to, ".", from});
+            add<D, S, Rounding::nearest, false>(forms, text({"cvt.rni", tail}));
+            add<D, S, Rounding::zero, false>(forms, text({"cvt.rzi", tail}));
             if (ftz.empty()) {
-                add<D, S, Rounding::down, false>(forms, "cvt.rmi" + tail);
-                add<D, S, Rounding::up, false>(forms, "cvt.rpi" + tail);
+                add<D, S, Rounding::down, false>(forms, text({"cvt.rmi", tail}));
+                add<D, S, Rounding::up, false>(forms, text({"cvt.rpi", tail}));
             }
         }
     }
 }
 
 template <class S>
-void add_from_real(Forms& forms, const std::string& from) {
+void add_from_real(Forms& forms, std::string_view from) {
     add_to_integer<S, uint8_t>(forms, "u8", from);
     add_to_integer<S, int8_t>(forms, "s8", from);
     add_to_integer<S, uint16_t>(forms, "u16", from);
@@ -164,22 +203,22 @@ void add_from_real(Forms& forms, const std::string& from) {
 
 // A real to the same type, rounded to an integral value.
 template <class S>
-void add_integral(Forms& forms, const std::string& type) {
-    each<Raw<S>(Raw<S>)>(forms, "cvt.rni." + type + "." + type, [](Raw<S> a) { return raw<Raw<S>>(to_real<S, Rounding::nearest>(whole<Rounding::nearest>(real(read<S>(a))))); });
-    each<Raw<S>(Raw<S>)>(forms, "cvt.rzi." + type + "." + type, [](Raw<S> a) { return raw<Raw<S>>(to_real<S, Rounding::nearest>(whole<Rounding::zero>(real(read<S>(a))))); });
-    each<Raw<S>(Raw<S>)>(forms, "cvt.rmi." + type + "." + type, [](Raw<S> a) { return raw<Raw<S>>(to_real<S, Rounding::nearest>(whole<Rounding::down>(real(read<S>(a))))); });
-    each<Raw<S>(Raw<S>)>(forms, "cvt.rpi." + type + "." + type, [](Raw<S> a) { return raw<Raw<S>>(to_real<S, Rounding::nearest>(whole<Rounding::up>(real(read<S>(a))))); });
-    add<S, S, Rounding::nearest, true>(forms, "cvt.sat." + type + "." + type);
+void add_integral(Forms& forms, std::string_view type) {
+    each<Raw<S>(Raw<S>)>(forms, text({"cvt.rni.", type, ".", type}), [](Raw<S> a) { return raw<Raw<S>>(to_real<S, Rounding::nearest>(whole<Rounding::nearest>(real(read<S>(a))))); });
+    each<Raw<S>(Raw<S>)>(forms, text({"cvt.rzi.", type, ".", type}), [](Raw<S> a) { return raw<Raw<S>>(to_real<S, Rounding::nearest>(whole<Rounding::zero>(real(read<S>(a))))); });
+    each<Raw<S>(Raw<S>)>(forms, text({"cvt.rmi.", type, ".", type}), [](Raw<S> a) { return raw<Raw<S>>(to_real<S, Rounding::nearest>(whole<Rounding::down>(real(read<S>(a))))); });
+    each<Raw<S>(Raw<S>)>(forms, text({"cvt.rpi.", type, ".", type}), [](Raw<S> a) { return raw<Raw<S>>(to_real<S, Rounding::nearest>(whole<Rounding::up>(real(read<S>(a))))); });
+    add<S, S, Rounding::nearest, true>(forms, text({"cvt.sat.", type, ".", type}));
 }
 
 template <class D, class S>
-void add_narrowing(Forms& forms, const std::string& types) {
-    add<D, S, Rounding::nearest, false>(forms, "cvt.rn." + types);
-    add<D, S, Rounding::zero, false>(forms, "cvt.rz." + types);
-    add<D, S, Rounding::nearest, true>(forms, "cvt.rn.sat." + types);
+void add_narrowing(Forms& forms, std::string_view types) {
+    add<D, S, Rounding::nearest, false>(forms, text({"cvt.rn.", types}));
+    add<D, S, Rounding::zero, false>(forms, text({"cvt.rz.", types}));
+    add<D, S, Rounding::nearest, true>(forms, text({"cvt.rn.sat.", types}));
     if constexpr (!std::is_same_v<D, Half>) {
-        add<D, S, Rounding::down, false>(forms, "cvt.rm." + types);
-        add<D, S, Rounding::up, false>(forms, "cvt.rp." + types);
+        add<D, S, Rounding::down, false>(forms, text({"cvt.rm.", types}));
+        add<D, S, Rounding::up, false>(forms, text({"cvt.rp.", types}));
     }
 }
 

@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -28,6 +30,9 @@ constexpr char letter() {
 }
 
 template <class T>
+constexpr char upper() { return static_cast<char>(letter<T>() - 'a' + 'A'); }  // of a destination
+
+template <class T>
 inline Stored<T> store(T value) {
     if constexpr (std::is_same_v<T, bool>) return -static_cast<int32_t>(value);
     else return value;
@@ -39,40 +44,50 @@ inline T load(Stored<T> value) {
     else return value;
 }
 
+// A register of T's size, bit for bit.
+template <class T>
+using Raw = std::conditional_t<sizeof(T) <= 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+
+// The masked handler of all of them: the instruction runs in every lane, then the others get back what they had. One
+// for each size of the result, so that an instruction is compiled once.
+template <class T>
+void keep_others(Warp& warp, const Op& op, uint32_t mask) {
+    T* to = lanes<T>(warp, op.at[0]);
+    T held[LANES];
+    std::memcpy(held, to, sizeof held);
+    op.full(warp, op, mask);
+    for (int l = 0; l < LANES; ++l) to[l] = warp.on[l] ? to[l] : held[l];
+}
+
 template <class Signature>
 struct Each;
 
 template <class R, class... A>
 struct Each<R(A...)> {
+    using Result = R;
     // The pointers are arguments, so that a store to a lane is not taken for a change of where the registers are.
-    template <bool FULL, class F>
-    static void loop(Stored<R>* to, const int32_t* on, const Stored<A>*... from) {
+    template <class F>
+    static void loop(Stored<R>* to, const Stored<A>*... from) {
 #pragma GCC ivdep
-        for (int l = 0; l < LANES; ++l) {
-            const Stored<R> value = store<R>(F{}(load<A>(from[l])...));
-            if constexpr (FULL) to[l] = value;
-            else to[l] = on[l] ? value : to[l];
-        }
+        for (int l = 0; l < LANES; ++l) to[l] = store<R>(F{}(load<A>(from[l])...));
     }
-    template <bool FULL, class F, size_t... I>
+    template <class F, size_t... I>
     static void spread(Warp& warp, const Op& op, std::index_sequence<I...>) {
-        loop<FULL, F>(lanes<Stored<R>>(warp, op.at[0]), warp.on, lanes<Stored<A>>(warp, op.at[I + 1])...);
+        loop<F>(lanes<Stored<R>>(warp, op.at[0]), lanes<Stored<A>>(warp, op.at[I + 1])...);
     }
-    template <bool FULL, class F>
+    template <class F>
     static void run(Warp& warp, const Op& op, uint32_t) {
-        spread<FULL, F>(warp, op, std::index_sequence_for<A...>{});
+        spread<F>(warp, op, std::index_sequence_for<A...>{});
     }
     static std::string operands() {
-        std::string text(1, static_cast<char>(letter<R>() - 'a' + 'A'));
-        ((text += letter<A>()), ...);
-        return text;
+        return {upper<R>(), letter<A>()...};
     }
 };
 
 template <class Signature, class F>
-void each(Forms& forms, const std::string& name, F) {
+void each(Forms& forms, std::string_view name, F) {
     using Made = Each<Signature>;
-    forms.add(name, Made::operands(), &Made::template run<true, F>, &Made::template run<false, F>);
+    forms.add(name, Made::operands(), &Made::template run<F>, &keep_others<Raw<Stored<typename Made::Result>>>);
 }
 
 }  // namespace vgpu

@@ -10,39 +10,43 @@ namespace vgpu {
 namespace {
 
 // T as it lies in memory, R as the register holds it: narrow integers are extended by T's sign.
-template <Space SPACE, class T, int V, class R>
-void load(Warp& warp, const Op& op, uint32_t mask) {
-    constexpr unsigned BYTES = sizeof(T) * V;
-    if (warp.block->grid.options.count && SPACE != Space::parameter)
-        count_access(warp, op, mask, V, BYTES, SPACE, Traffic::load);
-    Hint hint;
+template <class T, int V, class R>
+[[gnu::noinline]] void spread(Warp& warp, const Op& op, uint32_t mask, const uint8_t* const* from) {
     R* to[V];
     for (int v = 0; v < V; ++v) to[v] = lanes<R>(warp, op.at[v]);
-    // addresses first: the base register may be one of the destinations
-    const uint8_t* from[LANES];
-    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-        const int l = __builtin_ctz(rest);
-        from[l] = bytes_at<SPACE>(warp, address_of(warp, op, V, l), BYTES, l, Use::read, hint);
-    }
     for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
         const int l = __builtin_ctz(rest);
         T values[V];
-        std::memcpy(values, from[l], BYTES);
+        std::memcpy(values, from[l], sizeof values);
         for (int v = 0; v < V; ++v) to[v][l] = static_cast<R>(values[v]);
     }
 }
 
+template <Space SPACE, class T, int V, class R>
+void load(Warp& warp, const Op& op, uint32_t mask) {
+    uint8_t* from[LANES];  // all of them first: the base register may be one of the destinations
+    find_bytes<SPACE, sizeof(T) * V, Use::read>(warp, op, mask, V, from);
+    spread<T, V, R>(warp, op, mask, from);
+}
+
+// One register, two, four (where it is not null) of this kind.
+void add_vectors(Forms& forms, std::string_view head, std::string_view type, char kind, Handler one, Handler two, Handler four) {
+    const std::string_view letter(&kind, 1);
+    forms.add(text({head, ".", type}), text({letter, "@"}), one);
+    forms.add(text({head, ".v2.", type}), text({"2", letter, "@"}), two);
+    if (four != nullptr) forms.add(text({head, ".v4.", type}), text({"4", letter, "@"}), four);
+}
+
 template <Space SPACE, class T, class R>
-void add_width(Forms& forms, const std::string& head, const std::string& type) {
-    const std::string letter(1, static_cast<char>(vgpu::letter<R>() - 'a' + 'A'));
-    forms.add(head + "." + type, letter + "@", &load<SPACE, T, 1, R>);
-    forms.add(head + ".v2." + type, "2" + letter + "@", &load<SPACE, T, 2, R>);
-    if constexpr (sizeof(T) <= 4) forms.add(head + ".v4." + type, "4" + letter + "@", &load<SPACE, T, 4, R>);
+void add_width(Forms& forms, std::string_view head, std::string_view type) {
+    Handler four = nullptr;
+    if constexpr (sizeof(T) <= 4) four = &load<SPACE, T, 4, R>;
+    add_vectors(forms, head, type, upper<R>(), &load<SPACE, T, 1, R>, &load<SPACE, T, 2, R>, four);
 }
 
 // A register may be wider than the type.
 template <Space SPACE, class T, class Extended>
-void add_type(Forms& forms, const std::string& head, const std::string& type) {
+void add_type(Forms& forms, std::string_view head, std::string_view type) {
     using Signed = std::conditional_t<std::is_signed_v<Extended>, int64_t, uint64_t>;
     if constexpr (sizeof(T) <= 2) add_width<SPACE, T, std::conditional_t<std::is_signed_v<Extended>, int16_t, uint16_t>>(forms, head, type);
     if constexpr (sizeof(T) <= 4) add_width<SPACE, T, std::conditional_t<std::is_signed_v<Extended>, int32_t, uint32_t>>(forms, head, type);
@@ -50,7 +54,7 @@ void add_type(Forms& forms, const std::string& head, const std::string& type) {
 }
 
 template <Space SPACE>
-void add_space(Forms& forms, const std::string& head) {
+void add_space(Forms& forms, std::string_view head) {
     for (const char* type : {"b8", "u8"}) add_type<SPACE, uint8_t, uint8_t>(forms, head, type);
     add_type<SPACE, int8_t, int8_t>(forms, head, "s8");
     for (const char* type : {"b16", "u16", "f16"}) add_type<SPACE, uint16_t, uint16_t>(forms, head, type);
@@ -73,11 +77,8 @@ void load_argument(Warp& warp, const Op& op, uint32_t mask) {
 }
 
 template <class T, class R>
-void add_argument(Forms& forms, const std::string& type) {
-    const std::string letter(1, static_cast<char>(vgpu::letter<R>() - 'a' + 'A'));
-    forms.add("(load argument)." + type, letter + "@", &load_argument<T, 1, R>);
-    forms.add("(load argument).v2." + type, "2" + letter + "@", &load_argument<T, 2, R>);
-    forms.add("(load argument).v4." + type, "4" + letter + "@", &load_argument<T, 4, R>);
+void add_argument(Forms& forms, std::string_view type) {
+    add_vectors(forms, "(load argument)", type, upper<R>(), &load_argument<T, 1, R>, &load_argument<T, 2, R>, &load_argument<T, 4, R>);
 }
 
 }  // namespace

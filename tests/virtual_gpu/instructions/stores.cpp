@@ -9,38 +9,49 @@ namespace vgpu {
 
 namespace {
 
-template <Space SPACE, class T, int V, class R>
-void store_lanes(Warp& warp, const Op& op, uint32_t mask) {
-    constexpr unsigned BYTES = sizeof(T) * V;
-    if (warp.block->grid.options.count) count_access(warp, op, mask, 0, BYTES, SPACE, Traffic::store);
-    Hint hint;
+template <class T, int V, class R>
+[[gnu::noinline]] void collect(Warp& warp, const Op& op, uint32_t mask, uint8_t* const* to) {
     const R* from[V];
     for (int v = 0; v < V; ++v) from[v] = lanes<R>(warp, op.at[v + 1]);
     for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
         const int l = __builtin_ctz(rest);
         T values[V];
         for (int v = 0; v < V; ++v) values[v] = static_cast<T>(from[v][l]);
-        std::memcpy(bytes_at<SPACE>(warp, address_of(warp, op, 0, l), BYTES, l, Use::write, hint), values, BYTES);
+        std::memcpy(to[l], values, sizeof values);
     }
 }
 
+template <Space SPACE, class T, int V, class R>
+void store_lanes(Warp& warp, const Op& op, uint32_t mask) {
+    uint8_t* to[LANES];
+    find_bytes<SPACE, sizeof(T) * V, Use::write>(warp, op, mask, 0, to);
+    collect<T, V, R>(warp, op, mask, to);
+}
+
+// One register, two, four (where it is not null) of this kind.
+void add_vectors(Forms& forms, std::string_view head, std::string_view type, char kind, Handler one, Handler two, Handler four) {
+    const std::string_view letter(&kind, 1);
+    forms.add(text({head, ".", type}), text({"@", letter}), one);
+    forms.add(text({head, ".v2.", type}), text({"@2", letter}), two);
+    if (four != nullptr) forms.add(text({head, ".v4.", type}), text({"@4", letter}), four);
+}
+
 template <Space SPACE, class T, class R>
-void add_width(Forms& forms, const std::string& head, const std::string& type) {
-    const std::string letter(1, vgpu::letter<R>());
-    forms.add(head + "." + type, "@" + letter, &store_lanes<SPACE, T, 1, R>);
-    forms.add(head + ".v2." + type, "@2" + letter, &store_lanes<SPACE, T, 2, R>);
-    if constexpr (sizeof(T) <= 4) forms.add(head + ".v4." + type, "@4" + letter, &store_lanes<SPACE, T, 4, R>);
+void add_width(Forms& forms, std::string_view head, std::string_view type) {
+    Handler four = nullptr;
+    if constexpr (sizeof(T) <= 4) four = &store_lanes<SPACE, T, 4, R>;
+    add_vectors(forms, head, type, letter<R>(), &store_lanes<SPACE, T, 1, R>, &store_lanes<SPACE, T, 2, R>, four);
 }
 
 template <Space SPACE, class T>
-void add_type(Forms& forms, const std::string& head, const std::string& type) {
+void add_type(Forms& forms, std::string_view head, std::string_view type) {
     if constexpr (sizeof(T) <= 2) add_width<SPACE, T, uint16_t>(forms, head, type);
     if constexpr (sizeof(T) <= 4) add_width<SPACE, T, uint32_t>(forms, head, type);
     add_width<SPACE, T, uint64_t>(forms, head, type);
 }
 
 template <Space SPACE>
-void add_space(Forms& forms, const std::string& head) {
+void add_space(Forms& forms, std::string_view head) {
     for (const char* type : {"b8", "u8", "s8"}) add_type<SPACE, uint8_t>(forms, head, type);
     for (const char* type : {"b16", "u16", "s16", "f16"}) add_type<SPACE, uint16_t>(forms, head, type);
     for (const char* type : {"b32", "u32", "s32", "f32"}) add_type<SPACE, uint32_t>(forms, head, type);
@@ -59,11 +70,8 @@ void store_argument(Warp& warp, const Op& op, uint32_t mask) {
 }
 
 template <class T, class R>
-void add_argument(Forms& forms, const std::string& type) {
-    const std::string letter(1, vgpu::letter<R>());
-    forms.add("(store argument)." + type, "@" + letter, &store_argument<T, 1, R>);
-    forms.add("(store argument).v2." + type, "@2" + letter, &store_argument<T, 2, R>);
-    forms.add("(store argument).v4." + type, "@4" + letter, &store_argument<T, 4, R>);
+void add_argument(Forms& forms, std::string_view type) {
+    add_vectors(forms, "(store argument)", type, letter<R>(), &store_argument<T, 1, R>, &store_argument<T, 2, R>, &store_argument<T, 4, R>);
 }
 
 }  // namespace
