@@ -1,7 +1,7 @@
 """The arena on the device, and what lies in it: one allocation, or, for tests, one for each buffer.
 
-Called by `executor.py`. In the second form a store beside its buffer leaves an allocation, which the virtual GPU and
-compute-sanitizer report; in one allocation it only changes another tensor.
+Called by `executor.py`. In the second form a store beside its buffer leaves an allocation, which the virtual GPU
+reports; in one allocation it only changes another tensor.
 """
 
 from __future__ import annotations
