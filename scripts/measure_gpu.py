@@ -87,11 +87,12 @@ def tests(report: Report, logs: Path) -> None:
     xml = logs / "tests.xml"
     options = [str(TESTS), "-q", "-p", "no:cacheprovider", f"--junitxml={xml}"]
     if importlib.util.find_spec("xdist"):
-        options += ["-n", str(min(8, os.cpu_count() or 1))]
+        options += ["-p", "xdist.plugin", "-n", str(min(8, os.cpu_count() or 1))]
     if importlib.util.find_spec("pytest_timeout"):
-        options += ["--timeout=90"]
+        options += ["-p", "pytest_timeout", "--timeout=90"]
     start = time.monotonic()
-    done = run(sys.executable, "-m", "pytest", *options, log=logs / "tests.log", ORIND_REAL_GPU="1")
+    environment = {"ORIND_REAL_GPU": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = run(sys.executable, "-m", "pytest", *options, log=logs / "tests.log", **environment)
     report.say(
         "## The tests on this GPU",
         "",
@@ -121,14 +122,15 @@ def tests(report: Report, logs: Path) -> None:
 
 def profiled(logs: Path, cache: Path) -> list[dict[str, int]]:
     """ncu's metrics of each launch, in order."""
-    command = ["ncu", "--csv", "--metrics", ",".join(counted.METRICS.values()), "--clock-control", "none"]
+    metrics = ",".join(metric for metric, _ in counted.METRICS.values())
+    command = ["ncu", "--csv", "--metrics", metrics, "--clock-control", "none"]
     done = run(*command, sys.executable, str(TESTS / "counted.py"), "libcuda.so.1", str(cache), log=logs / "ncu.log")
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
     found: dict[str, dict[str, int]] = {}
     for row in csv.DictReader(lines):
         if row["Metric Name"]:
             value = row["Metric Value"].replace(",", "")
-            found.setdefault(row["ID"], {})[row["Metric Name"]] = round(float(value))
+            found.setdefault(row["ID"], {})[row["Metric Name"]] = int(value)
     return list(found.values())
 
 
@@ -144,9 +146,9 @@ def counters(report: Report, logs: Path) -> None:
         return
     rows = []
     for mine, other in zip(ours, theirs, strict=True):
-        cells = [f"{mine.get(name, '-')} / {other.get(metric, '?')}" for name, metric in counted.METRICS.items()]
+        cells = [f"{mine[name]} / {other[metric]}" for name, (metric, _) in counted.METRICS.items()]
         rows.append([mine["kernel"], *cells])
-    report.table(("kernel", *(name.replace("_", " ") for name in counted.METRICS)), rows)
+    report.table(("kernel", *counted.METRICS), rows)
 
 
 def sanitizer(report: Report, logs: Path) -> None:

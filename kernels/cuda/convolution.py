@@ -79,7 +79,11 @@ ACTIVATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One instance of convolution_i8.cu or convolution_f16.cu; `type` is x's: s8, u8 or f16."""
+    """One instance of convolution_i8.cu or convolution_f16.cu; `type` is x's: s8, u8 or f16.
+
+    `activation` is a float16 kernel's. It is fixed when the kernel is compiled: a branch for each value kept the
+    compiler from overlapping what follows the sums, which cost twice the sums themselves (docs/measurements/h200.md).
+    """
 
     tile: Tile
     type: str = "s8"
@@ -87,11 +91,13 @@ class Kernel:
     windowed: bool = True
     split: bool = False
     twice: bool = False
+    activation: str = ""
 
     @property
     def name(self) -> str:
         flags = "".join(letter for letter, on in (("w", self.windowed), ("k", self.split), ("t", self.twice)) if on)
-        return f"conv_{self.type}_{self.tile}_{self.ending}" + (f"_{flags}" if flags else "")
+        parts = ("conv", self.type, str(self.tile), self.ending, self.activation.lower(), flags)
+        return "_".join(part for part in parts if part)
 
     @property
     def source(self) -> str:
@@ -114,6 +120,7 @@ class Kernel:
             "ORIND_WINDOWED": int(self.windowed),
             "ORIND_SPLIT": int(self.split),
             "ORIND_TWICE": int(self.twice),
+            "ORIND_ACTIVATION": ACTIVATIONS.index(self.activation),
         }
 
 
@@ -162,7 +169,6 @@ class Arguments(ctypes.Structure):
             )
         ),
         *((name, ctypes.c_float) for name in ("residual_multiplier", "low", "high", "alpha", "beta")),
-        ("activation", ctypes.c_int32),
     )
 
 

@@ -112,7 +112,8 @@ def _convolution(step: ConvI8 | ConvF16, program: Program, constants: Mapping[st
     pixels, channels = program.batch * out_height * out_width, weight.shape[3] // groups
     tile, splits = choose_tile(pixels, channels, groups, int(np.prod(weight.shape[:3])) * size, sms)
     kernel = Kernel(tile, {"int8": "s8", "uint8": "u8", "float16": "f16"}[x.dtype], _ending(step, y),
-                    windowed=step.kernel != (1, 1) or any(step.pads), split=splits > 1)
+                    windowed=step.kernel != (1, 1) or any(step.pads), split=splits > 1,
+                    activation=step.activation if isinstance(step, ConvF16) else "")
     vectors = _vectors(step, y, constants, weight.shape[3])
     packed = pack(tile, weight, vectors, groups, x.shape[1], x.pitch * size, step.dilation)
     low, high = _bounds(step)
@@ -122,8 +123,7 @@ def _convolution(step: ConvI8 | ConvF16, program: Program, constants: Mapping[st
         pad_top=step.pads[0], pad_left=step.pads[1], x_frame=x.frame_bytes, x_pitch=x.pitch * size,
         x_group=weight.shape[2] * size, y_frame=y.frame_bytes, y_pitch=y.pitch * out_size, channels=channels,
         steps=packed.steps, stored=y.span,
-        low=low, high=high, alpha=getattr(step, "alpha", 0.0), beta=getattr(step, "beta", 0.0),
-        activation=ACTIVATIONS.index(step.activation) if isinstance(step, ConvF16) else 0)
+        low=low, high=high, alpha=getattr(step, "alpha", 0.0), beta=getattr(step, "beta", 0.0))
     if step.residual:
         other = program.tensors[step.residual]
         item = np.dtype(other.dtype).itemsize

@@ -10,6 +10,7 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import convolution_cases as cases
@@ -18,7 +19,7 @@ import pytest
 from convolution_cases import POOL, Bench
 from driver_calls import REAL, Cuda
 
-from orind.kernels.cuda.convolution import TILES, Kernel, channel_order, pack
+from orind.kernels.cuda.convolution import ACTIVATIONS, TILES, Kernel, channel_order, pack
 
 SCHEDULES: Mapping[str, Mapping[str, str]] = {
     "forward": {"ORDER": "forward", "COPIES": "eager"},
@@ -28,17 +29,19 @@ SCHEDULES: Mapping[str, Mapping[str, str]] = {
 SHAPES = 8
 ALL = os.environ.get("ORIND_CONVOLUTIONS") == "all"
 
-Options = tuple[int, str, str, bool, bool, bool]
+Options = tuple[int, str, str, bool, bool, bool, str]
 
 
 def options() -> Iterator[Options]:
-    """Every instance that makes sense: tile, type, ending, windowed, split, twice."""
+    """Every instance that makes sense: tile, type, ending, windowed, split, twice, some activations."""
     for tile, kind, windowed, split, twice in itertools.product(
         range(len(TILES)), ("s8", "u8", "f16"), (True, False), (False, True), (False, True)
     ):
-        for ending in ("half", "real") if kind == "f16" else ("plain", "table", "residual", "table_residual", "real"):
+        endings = ("half", "real") if kind == "f16" else ("plain", "table", "residual", "table_residual", "real")
+        activations = ("", "SiLU", "LeakyRelu") if kind == "f16" else ("",)
+        for ending, activation in itertools.product(endings, activations):
             if not (twice and ending == "real"):
-                yield tile, kind, ending, windowed, split, twice
+                yield tile, kind, ending, windowed, split, twice, activation
 
 
 def pairs(instance: Options) -> set[tuple[int, object, int, object]]:
@@ -59,8 +62,8 @@ def matrix(wanted: int) -> list[Kernel]:
         left.remove(best)
     chosen += left[: max(0, wanted - len(chosen))]
     return [
-        Kernel(TILES[tile], kind, ending, windowed, split, twice)
-        for tile, kind, ending, windowed, split, twice in chosen
+        Kernel(TILES[tile], kind, ending, windowed, split, twice, activation)
+        for tile, kind, ending, windowed, split, twice, activation in chosen
     ]
 
 
@@ -147,6 +150,14 @@ def test_an_overflow_of_float16_marks_its_frame(benches: Callable[[str], Bench])
     bench = benches("forward")
     bench.run(shape, kernel, given)
     assert bench.overflow == [0, 1]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation(benches: Callable[[str], Bench], activation: str) -> None:
+    kernel, shape = Kernel(TILES[2], "f16", "real", activation=activation), cases.Shape(1, 9, 9, 32, 32)
+    given = cases.numbers(shape, kernel, 5)
+    given = replace(given, bias=np.linspace(-8, 8, 32, dtype=np.float32), low=-np.inf, high=np.inf)
+    assert cases.half_error(shape, kernel, given, benches("forward").run(shape, kernel, given)) <= 1
 
 
 def sums_of_threads(wn: int) -> Sequence[list[int]]:

@@ -30,7 +30,6 @@ struct Convolution {
     int steps;                // of BK bytes in K
     int stored;               // float32 end: channels that a pixel of y has, of all groups; fewer than made: the rest is pads
     float residual_multiplier, low, high, alpha, beta;
-    int activation;           // float16: see activation.cuh
 };
 
 // The sums of this thread: rows g and g + 8 of each mma tile, OWNED channels; `at(i, half, c)` by tile, row half, channel.

@@ -10,7 +10,7 @@
 constexpr float FIRST_TOO_LARGE = 65520.0f;  // halfway between the largest float16 and the next power of two
 
 // One pixel's OWNED channels; REAL: float32 leaves, the end of the body.
-template <class T, bool REAL_END, class Store>
+template <class T, bool REAL_END, int ACTIVATION, class Store>
 __device__ __forceinline__ void finish_f16(const Convolution& p, Sums<Halves, T>& sums, int i, int half, int pixel, int group, int channel) {
     const int padded = (p.channels + T::BN - 1) / T::BN * T::BN;
     const float* bias = static_cast<const float*>(p.bias) + group * padded + channel;
@@ -21,15 +21,31 @@ __device__ __forceinline__ void finish_f16(const Convolution& p, Sums<Halves, T>
     bool fits = true;
     #pragma unroll
     for (int c = 0; c < T::OWNED; c += 8) {
-        uint32 other[4] = {0, 0, 0, 0}, words[8];
-        if (p.residual != nullptr) load_words<16>(other, residual + c * 2);
+        uint32 words[8];
+        float v[8];
         #pragma unroll
-        for (int e = 0; e < 8; ++e) {
-            float v = activate(p.activation, sums.at(i, half, c + e) + __ldg(bias + c + e), p.alpha, p.beta);
-            if (p.residual != nullptr) v += half_to_float(other[e / 2], e & 1);
-            v = __ldg(gain + c + e) == 0.0f ? 0.0f : bound(v, p.low, p.high);
-            words[e] = __float_as_uint(v);
-            fits = fits && fabsf(v) < FIRST_TOO_LARGE;
+        for (int e = 0; e < 8; e += 4) {
+            const float4 b = __ldg(reinterpret_cast<const float4*>(bias + c + e));
+            v[e] = b.x, v[e + 1] = b.y, v[e + 2] = b.z, v[e + 3] = b.w;
+        }
+        #pragma unroll
+        for (int e = 0; e < 8; ++e) v[e] = activate<ACTIVATION>(sums.at(i, half, c + e) + v[e], p.alpha, p.beta);
+        if (p.residual != nullptr) {
+            uint32 other[4];
+            load_words<16>(other, residual + c * 2);
+            #pragma unroll
+            for (int e = 0; e < 8; ++e) v[e] += half_to_float(other[e / 2], e & 1);
+        }
+        #pragma unroll
+        for (int e = 0; e < 8; e += 4) {
+            const float4 kept = __ldg(reinterpret_cast<const float4*>(gain + c + e));  // 1, or 0 for a pad
+            const float factor[4] = {kept.x, kept.y, kept.z, kept.w};
+            #pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                const float y = fmul(bound(v[e + k], p.low, p.high), factor[k]);
+                fits &= fabsf(y) < FIRST_TOO_LARGE;
+                words[e + k] = __float_as_uint(y);
+            }
         }
         if constexpr (REAL_END) {
             store_reals<Store>(p, frame, within, place + c, words);

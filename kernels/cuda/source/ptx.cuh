@@ -81,6 +81,12 @@ ORIND_DEVICE float fmul(float a, float b) { return __fmul_rn(a, b); }
 ORIND_DEVICE float fadd(float a, float b) { return __fadd_rn(a, b); }
 ORIND_DEVICE float clamp(float v, float low, float high) { return fminf(fmaxf(v, low), high); }
 
+// NaN stays NaN: a fault must not turn into a number.
+ORIND_DEVICE float bound(float v, float low, float high) {
+    asm("max.NaN.f32 %0, %0, %1;\n\tmin.NaN.f32 %0, %0, %2;\n" : "+f"(v) : "f"(low), "f"(high));
+    return v;
+}
+
 // Round half to even of |v| <= 2^22, in the low bits: adding 1.5 * 2^23 leaves the whole number there, at the full rate
 // of float32 additions.
 ORIND_DEVICE uint32 round_bits(float v) { return __float_as_uint(__fadd_rn(v, 12582912.0f)); }
