@@ -17,8 +17,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -35,6 +36,10 @@ LINK_FLAGS = ("-shared", "-pthread", f"-Wl,-soname,{LIBRARY}", "-Wl,--no-undefin
 JOBS = 2
 KEEP_OBJECTS_S = 24 * 3600.0
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+STANDARD = re.compile(r"^#include <(\w+)>", re.MULTILINE)
+"""Headers of C++ itself, which have no suffix."""
+WORTH_A_HEADER = 8
+"""Files to compile for which parsing C++'s headers once beforehand saves more than it costs."""
 
 
 class BuildError(RuntimeError):
@@ -86,6 +91,20 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def precompiled(sources: Sequence[Path], folder: Path, command: Sequence[str]) -> Iterator[list[str]]:
+    """Flags with which g++ finds the headers of C++ that the sources include parsed: a third of a cold build."""
+    texts: dict[Path, bytes] = {}
+    for source in sources:
+        included(source, texts)
+    names = {name for text in texts.values() for name in STANDARD.findall(text.decode())}
+    with TemporaryDirectory(dir=folder) as made:
+        header = Path(made) / "standard.h"
+        header.write_text("".join(f"#include <{name}>\n" for name in sorted(names)))
+        run([*command, "-x", "c++-header", str(header), "-o", f"{header}.gch"])
+        yield ["-include", str(header), "-Winvalid-pch"]
+
+
 def compile_all(sources: Sequence[Path], objects: Path, compiler: str, architecture: str) -> list[Path]:
     identity = compiler_identity(compiler, architecture)
     flags = [flag.replace("-march=native", f"-march={architecture}") for flag in FLAGS]
@@ -96,17 +115,19 @@ def compile_all(sources: Sequence[Path], objects: Path, compiler: str, architect
             key.update(path.name.encode() + b"\0" + text)
         return objects / f"{source.stem}-{key.hexdigest()[:24]}.o"
 
-    def compiled(source: Path, target: Path) -> None:
+    def compiled(source: Path, target: Path, headers: Sequence[str]) -> None:
         part = target.with_suffix(f".{os.getpid()}.part")
-        run([compiler, *flags, "-c", str(source), "-o", str(part)])
+        run([compiler, *flags, *headers, "-c", str(source), "-o", str(part)])
         part.replace(target)
 
     targets = [object_of(source) for source in sources]
     missing = [(source, target) for source, target in zip(sources, targets, strict=True) if not target.exists()]
     if missing:
         print(f"== compiling {len(missing)} of {len(sources)} files of the virtual GPU", file=sys.stderr, flush=True)
-    with ThreadPoolExecutor(JOBS) as pool:
-        list(pool.map(lambda pair: compiled(*pair), missing))
+    many = len(missing) >= WORTH_A_HEADER
+    shared = precompiled(sources, objects, [compiler, *flags]) if many else nullcontext([])
+    with shared as headers, ThreadPoolExecutor(JOBS) as pool:
+        list(pool.map(lambda pair: compiled(*pair, headers), missing))
     for target in targets:
         os.utime(target)
     return targets

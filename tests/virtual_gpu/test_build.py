@@ -42,6 +42,22 @@ def test_only_what_has_changed_is_compiled(folder: Path, tmp_path: Path, capfd: 
     assert (tmp_path / "out" / "libcuda.so").resolve() == tmp_path / "out" / build.LIBRARY
 
 
+def test_many_files_share_the_headers_of_cpp(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(build.WORTH_A_HEADER):
+        (folder / f"part{i}.cpp").write_text(f"#include <string>\nstd::string part{i}() {{ return __FILE__; }}\n")
+    commands: list[str] = []
+    run = build.run
+    monkeypatch.setattr(build, "run", lambda command, *rest: commands.append(" ".join(command)) or run(command, *rest))
+    build.build(tmp_path / "out", [folder])
+    assert sum("c++-header" in command for command in commands) == 1
+    assert sum("-include" in command for command in commands) == build.WORTH_A_HEADER + 3
+    assert {path.suffix for path in (tmp_path / "out" / "objects").iterdir()} == {".o"}, "the parsed headers are gone"
+    (folder / "part0.cpp").write_text('#include <string>\nstd::string part0() { return ""; }\n')
+    commands.clear()
+    build.build(tmp_path / "out", [folder])
+    assert not any("-include" in command for command in commands), "not worth it for one file"
+
+
 def test_a_broken_source_says_what_the_compiler_said(folder: Path, tmp_path: Path) -> None:
     (folder / "two.cpp").write_text("int broken(")
     with pytest.raises(build.BuildError, match=r"two\.cpp:1:12: error"):
