@@ -231,8 +231,8 @@ REFERENCES: dict[str, tuple[Callable[[Array], Array], float]] = {
 """By ONNX's definitions in float64, alpha being ALPHA and beta 0; and the steepest slope."""
 
 
-def half_error(shape: Shape, kernel: Kernel, given: Numbers, found: Array) -> float:
-    """The largest |y - y64| in parts of CONTRACT.md's bound, the sums' part times the slope; at most 1 is right."""
+def half_answer(shape: Shape, kernel: Kernel, given: Numbers) -> tuple[Array, Array]:
+    """(frames, Ho, Wo, channels) in float64, and CONTRACT.md's bound of |y - y64|, the sums' part times the slope."""
     acc, size = taps(shape, given, np.float64)
     depth = shape.cin * shape.kernel[0] * shape.kernel[1]
     function, slope = REFERENCES[kernel.activation]
@@ -246,7 +246,21 @@ def half_error(shape: Shape, kernel: Kernel, given: Numbers, found: Array) -> fl
     )
     if kernel.twice:
         y, bound = (a.repeat(2, 1).repeat(2, 2) for a in (y, bound))
-    return float((np.abs(found.astype(np.float64) - y) / bound).max())
+    return y, bound
+
+
+def reference(shape: Shape, kernel: Kernel, given: Numbers) -> tuple[Array, Array]:
+    """The right answer, and how far from it a kernel's may be: 0 but for float16."""
+    if kernel.type == "f16":
+        return half_answer(shape, kernel, given)
+    right = answer(shape, kernel, given).astype(np.float64)
+    return right, np.zeros_like(right)
+
+
+def check(found: Array, right: Array, bound: Array, what: object) -> None:
+    """Raises AssertionError, saying `what` was run, where an element is not within its bound, or not a number."""
+    wrong = np.argwhere(~(np.abs(found.astype(np.float64) - right) <= bound))
+    assert not len(wrong), f"{len(wrong)} of {found.size} are wrong, first at {wrong[0]}: {what}"
 
 
 Edits = tuple[tuple[str, str, str], ...]
