@@ -18,6 +18,9 @@ TABLES = frozenset({"Sigmoid", "SiLU", "Tanh", "LeakyRelu", "HardSigmoid", "Hard
                     "Elu", "Selu", "Softplus"})
 PRE, POST = "table_pre_bounds", "table_post_bounds"
 """Attributes of a convolution with a table: Clips of pairs (`release_pairs.py`) before and after its activation."""
+SUM = "sum_of_table"
+"""Attribute of a convolution whose activation goes into a sum: the tensor between the two, the Add and its output. An
+INT8 table is in the sum's scale; where that cuts it, the two are taken apart again (kernels/quant/sums.py)."""
 
 
 def _bounds(graph: Graph, node: Node) -> tuple[float | None, float | None] | None:
@@ -73,32 +76,20 @@ class _Fuser:
             return True
         return node.op == "Add" and self.take_residual(node)
 
-    def saturates(self, conv: Node, add: Node) -> bool:
-        """Whether a table's range goes beyond that to which a pair cuts the sum, whose scale its values would have.
-
-        Where the file has no pair between the two, nothing but the sum's scale is known.
-        """
-        reader = self.graph.only_consumer(add.output)
-        if POST not in conv.attrs or reader is None or OF_PAIR not in reader.attrs:
-            return False
-        least, most = conv.attrs[POST]
-        low, high = (float(self.graph.constants[name].reshape(())) for name in reader.inputs[1:])
-        return bool(max(-least, most) > max(-low, high))
-
     def take_residual(self, node: Node) -> bool:
         a, b = node.inputs
         if a == b or self.graph.shape(a) != self.graph.shape(b) or {a, b} & set(self.graph.constants):
             return False
         order = {name: i for i, name in enumerate(self.nodes)}
         fit = [(order[conv.name], name) for name in (a, b) if (conv := self.sole(name, node)) is not None
-               and "bounds" not in conv.attrs and len(conv.inputs) < 4 and not self.saturates(conv, node)]
+               and "bounds" not in conv.attrs and len(conv.inputs) < 4]
         if not fit:
             return False
         name = max(fit)[1]
         conv = self.open[name]
         inputs = (*conv.inputs, "")[:3]
         grown = replace(conv, inputs=(*inputs, b if name == a else a))
-        self.grow(grown, node)
+        self.grow(grown, node, **({SUM: (name, node.name, node.output)} if "activation" in conv.attrs else {}))
         return True
 
 

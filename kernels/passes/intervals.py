@@ -1,9 +1,9 @@
 """Between which values a tensor provably stays: bounds of operators, and functions of one tensor evaluated on a grid.
 
-Callers: `release_pairs.py`, `quant/imported.py`: a range of codes that no value leaves needs no Clip. A tensor that is
-computed element by element from one other (SiLU out of Sigmoid and Mul, GELU out of Erf) is known as that function's
-values over the other's interval, so that x * Sigmoid(x) is not taken for any product. Unknown means without bounds;
-bounds from a grid are right to its step, which is far below a code's.
+Callers: `release_pairs.py`, `quant/imported.py`: a range of codes that no value leaves needs no Clip; `quant/held.py`.
+A tensor that is computed element by element from one other (SiLU out of Sigmoid and Mul, GELU out of Erf) is known as
+that function's values over the other's interval, so that x * Sigmoid(x) is not taken for any product. Unknown means
+without bounds; bounds from a grid are right to its step, which is far below a code's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FAR = 1e4
 OPEN = (-np.inf, np.inf)
 
 
-def _grid(low: float, high: float) -> Array:
+def grid(low: float, high: float) -> Array:
     """Points of an interval: even ones, dense ones around 0, and far ones where it is open."""
     least, most = max(low, -FAR), min(high, FAR)
     far = np.geomspace(16, FAR, 200)
@@ -49,7 +49,7 @@ class _Known:
 
 def _interval(low: float, high: float) -> _Known:
     """A tensor that is a function of none but itself."""
-    points = _grid(low, high)
+    points = grid(low, high)
     return _Known(low, high, points, points)
 
 

@@ -62,7 +62,8 @@ def clip_of_range(graph: Graph, node: Node, constants: dict[str, Array], **attrs
 
 
 def release_pairs(graph: Graph, keep: Callable[[Node], bool] = is_exact, tables: bool = False) -> tuple[Graph, Ranges]:
-    """The graph with the pairs that are to be kept, and the range of each tensor whose pair is gone.
+    """The graph with the pairs that are to be kept, and the range of each tensor that stays inside that of a pair that
+    is gone: of the Clip that stands for it, or of the tensor in front of it where that needs none.
 
     The function is the same but for rounding. `tables`: every activation of a convolution will be an INT8 table, which
     takes in the Clips around it.
@@ -85,14 +86,14 @@ def release_pairs(graph: Graph, keep: Callable[[Node], bool] = is_exact, tables:
             nodes.append(node)
         else:
             x, (low, high) = node.inputs[0], range_of(node)
-            known = ranges.get(x, (0.0, 0.0))
-            ranges[x] = (min(low, known[0]), max(high, known[1]))
             inside = high > 0 if x in sources else seen.stays(x, low, high, node.attrs["alpha"])
             if not inside:
                 nodes.append(clip_of_range(graph, node, constants, **({OF_PAIR: True} if tables else {})))
                 ranges[node.output] = (low, high)
                 seen.assume(node.output, low, high)
                 continue
+            known = ranges.get(x, (0.0, 0.0))
+            ranges[x] = (min(low, known[0]), max(high, known[1]))
             if x in sources:
                 seen.assume(x, *ranges[x])
             if node.output in graph.outputs:

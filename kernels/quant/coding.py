@@ -14,6 +14,7 @@ import numpy as np
 from ..cpu.executor import ProgramRunner
 from ..ir.errors import ModelError
 from ..ir.graph import Graph
+from ..passes.fuse_convolutions import SUM
 from ..passes.islands import IMAGE
 from ..passes.lower import lower
 from ..passes.lower_f32 import FloatNumbers
@@ -23,6 +24,7 @@ from .choice import choose_methods
 from .gate import Task
 from .pictures import CalibrationError, Source
 from .scales import InputCode, Scales, assign_scales
+from .sums import without_cut_tables
 
 CALIBRATION_PICTURES = 256
 CHOICE_PICTURES = 16
@@ -92,7 +94,7 @@ def find_scales(prepared: Graph, fused: Graph, spec: ModelSpec, source: Source, 
         runner = ProgramRunner(programs[1], constants)
         scales, report["tensors_that_left"] = choose_methods(scales, method, task, runner, writers)
         progress(f"chose a method for each tensor: {len(report['tensors_that_left'])} left {method}")
-    return scales, report
+    return without_cut_tables(scales, ranges, method), report
 
 
 def images_as_tensors(ranges: Mapping[str, Histogram]) -> dict[str, Histogram]:
@@ -109,7 +111,8 @@ def find_ranges(prepared: Graph, fused: Graph, source: Source, used: Sequence[Pa
         if done % 16 == 0 or done == len(used):
             progress(f"calibrated on {done} of {len(used)} pictures")
     ranges = collect(ProgramRunner(programs[1], constants), (source.writer(path) for path in used), told,
-                     {form for node in fused.nodes for name in node.outputs for form in (name, name + IMAGE)})
+                     {form for node in fused.nodes for name in (*node.outputs, *node.attrs.get(SUM, ())[:1])
+                      for form in (name, name + IMAGE)})
     ranges |= images_as_tensors(ranges)
     broken = [name for name, h in ranges.items() if not h.finite]
     if broken:

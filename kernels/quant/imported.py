@@ -13,41 +13,47 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.elementwise import ACTIVATIONS
 from ..ir.errors import UnsupportedModel
 from ..ir.graph import Array, Graph, Node, TensorInfo
+from ..passes.fuse_convolutions import SUM
 from ..passes.intervals import Intervals
 from ..passes.islands import coded_nodes, is_coded
+from ..passes.lower_flat import DEFAULT_ALPHA
 from ..passes.release_pairs import clip_of_range, range_of
 from . import contract
 from .calibrate import BINS, Histogram, best_scale
 from .file_codes import codes_of_file
-from .scales import LARGEST_LOSS_DB, InputCode, Scales, assign_scales, group_names, keeps_scale
+from .held import RESIDUAL, Range, Values, demands, is_finite, matters
+from .scales import LARGEST_LOSS_DB, InputCode, Scales, assign_scales, keeps_scale
+from .views import Separated, is_made, separate
 
-Ranges = Mapping[str, tuple[float, float]]
+Ranges = Mapping[str, Range]
 AS_GOOD_AS_KEPT_DB = 120.0
 """Codes that only float32 keeps from being the weights themselves: one weight a channel has no other code than 127."""
 UNKNOWN_PRE = 8.0
 """Where CONTRACT.md's tables stop looking at the range of a pre-activation."""
 
 
-def given_range(low: float, high: float) -> Histogram:
-    """A tensor of which only the range is known: as if all magnitudes up to it were as frequent."""
-    top = max(-low, high)
-    return Histogram(top, low, high, counts=np.ones(BINS, dtype=np.int64))
-
-
 class _Fixed:
     """FakeQuantise nodes become scales of the tensors that they read; Requantise where that one has another scale."""
 
-    def __init__(self, graph: Graph, ranges: Ranges) -> None:
-        self.graph = graph
-        self.ranges = ranges
+    def __init__(self, made: Separated) -> None:
+        self.graph = graph = made.graph
+        self.ranges = made.ranges
         self.coded = coded_nodes(graph)
-        self.scale: dict[str, float] = {}
+        self.scale = dict(made.scale)                        # by the first of the tensors that share one
+        self.first: dict[str, str] = {}
         self.nodes: list[Node] = []
         self.tensors: list[TensorInfo] = []
         self.constants: dict[str, Array] = {}
         self.kept, self.dropped = 0, 0
+
+    def find(self, name: str) -> str:
+        """The first of the tensors that share a scale with this one."""
+        while name in self.first:
+            name = self.first[name]
+        return name
 
     def requantise(self, name: str, x: str, scale: float) -> str:
         """`name`, which is x under another scale."""
@@ -76,11 +82,12 @@ class _Fixed:
                 alias[y] = x
                 if y in self.graph.outputs:
                     self.nodes.append(Node(node.name, "Identity", (x,), (y,)))
-            elif self.scale.setdefault(x, node.attrs["alpha"]) == node.attrs["alpha"]:
+            elif self.scale.setdefault(self.find(x), node.attrs["alpha"]) == node.attrs["alpha"]:
                 alias[y] = x
             else:
                 self.nodes.append(replace(node, op="Requantise", attrs={}))
                 self.scale[y] = node.attrs["alpha"]
+        self.scale |= {name: self.scale[first] for name in self.first if (first := self.find(name)) in self.scale}
         return self.graph.rebuilt(self.nodes, constants=self.constants, tensors=self.tensors)
 
     def _share(self, node: Node) -> None:
@@ -89,26 +96,36 @@ class _Fixed:
         if not keeps_scale(node) or node.name not in self.coded or not live:
             self.nodes.append(node)
             return
-        known = [self.scale[name] for name in live if name in self.scale]
-        own = [reader.attrs["alpha"] for reader in self.graph.consumers.get(node.output, ())
+        known = [self.scale[first] for name in live if (first := self.find(name)) in self.scale]
+        own = [reader.attrs["alpha"] for name in node.outputs for reader in self.graph.consumers.get(name, ())
                if reader.op == "FakeQuantise" and is_coded(self.graph, self.coded, reader.output)]
-        choice = (known or own)[:1] if len(live) == 1 else own[:1] or known
-        wanted = max(choice, default=None)
+        if known and not own:
+            known += [self._reach(name) for name in live]
+        wanted = max((known or own) if len(live) == 1 else own or known, default=None)
         if wanted is not None:
             inputs = tuple(name if name not in live else self._brought(node, i, name, wanted)
                            for i, name in enumerate(node.inputs))
             node = replace(node, inputs=inputs)
             self.scale.update(dict.fromkeys(node.outputs, wanted))
+        else:
+            for name in (*live[1:], *node.outputs):
+                if self.find(name) != self.find(live[0]):
+                    self.first[self.find(name)] = self.find(live[0])
         self.nodes.append(node)
+
+    def _reach(self, name: str) -> float:
+        """The scale that a tensor needs by its range, where it has no other; 0 where nothing is known."""
+        together = [other for other in self.ranges if self.find(other) == self.find(name)]
+        return max((self.ranges[other].largest / 127 for other in together), default=0.0)
 
     def _brought(self, node: Node, index: int, x: str, wanted: float) -> str:
         """Input `index` under the scale `wanted`: as it is, or behind a Requantise."""
-        if x not in self.scale:
-            low, high = self.ranges.get(x, (0.0, 0.0))
-            own = max(-low, high) / 127
+        first = self.find(x)
+        if first not in self.scale:
+            own = self._reach(x)
             if own == 0 or 0 <= 20 * np.log10(wanted / own) <= LARGEST_LOSS_DB:
-                self.scale[x] = wanted
-        if self.scale.get(x) == wanted:
+                self.scale[first] = wanted
+        if self.scale.get(first) == wanted:
             return x
         return self.requantise(f"{node.name}/requantise{index}", x, wanted)
 
@@ -121,7 +138,18 @@ def scales_of_file(fused: Graph, ranges: Ranges, code: InputCode, calibrate: Cal
     `calibrate` is called only for tensors of which the file says nothing: ranges over pictures, empty without pictures.
     Raises UnsupportedModel.
     """
-    work = _Fixed(fused, ranges)
+    asked, needed = _unknown(fused, ranges, code)
+    calibrated = calibrate() if asked else {}
+    missing = [name for name in needed if name not in calibrated]
+    if missing:
+        raise UnsupportedModel(f"{fused.file}: the file leaves {len(missing)} tensors in float that INT8 needs a scale "
+                               f"for ({', '.join(missing[:5])}): give --calibrate with pictures, or quantise the model "
+                               "with QuantizeLinear and DequantizeLinear behind every operator")
+    tables = [node.attrs[SUM][0] for node in fused.nodes if SUM in node.attrs]
+    used = {name: calibrated[name] for name in (*asked, *tables) if name in calibrated and name not in ranges}
+    ends = {name: (histogram.low, histogram.high) for name, histogram in used.items()}
+    made = separate(Values(fused, {**ends, **ranges}), ranges, used, method)
+    work = _Fixed(made)
     graph = work.run()
     source = graph.inputs[0].name
     low, high = ranges.get(source, (0.0, 0.0))
@@ -130,43 +158,53 @@ def scales_of_file(fused: Graph, ranges: Ranges, code: InputCode, calibrate: Cal
     elif code.dtype != "float32" and low == 0 < high:
         code = InputCode("uint8", contract.single(high / 255))
     code = replace(code, given=work.scale)
-    found = {name: given_range(*ends) for name, ends in ranges.items()}
-    known = {*work.scale, *found, *(() if code.dtype == "float32" else (source,))}
-    asked = _without_scale(graph, known)
-    calibrated = calibrate() if asked else {}
-    missing = [name for name in asked if name not in calibrated]
-    if missing:
-        raise UnsupportedModel(f"{graph.file}: the file leaves {len(missing)} tensors in float that INT8 needs a scale "
-                               f"for ({', '.join(missing[:5])}): give --calibrate with pictures, or quantise the model "
-                               "with QuantizeLinear and DequantizeLinear behind every operator")
-    for name in asked:
-        scale = best_scale(calibrated[name], method)
-        found[name] = replace(calibrated[name], counts=np.ones(BINS, dtype=np.int64), top=127 * scale,
-                              low=-127 * scale, high=127 * scale)
+    found = {name: _as_range(histogram, method) for name, histogram in made.ranges.items()}
     scales = assign_scales(graph, found, code, "minmax")
-    clash = [name for name, s in work.scale.items() if scales.scale.get(name, s) != s]
-    if clash:
-        raise UnsupportedModel(f"{graph.file}: tensor '{clash[0]}' has the scale {work.scale[clash[0]]:g} in the file, "
-                               f"but shares memory with one of scale {scales.scale[clash[0]]:g}: quantise all tensors "
-                               "alike")
+    assert all(scales.scale.get(name, s) == s for name, s in work.scale.items()), "two scales of the file share memory"
     scales = replace(scales, ranges={**found, **_before_tables(scales, found, calibrated)})
-    return scales, {"method": "file", **_facts(scales, work, ranges, asked)}
+    return scales, {"method": "file", **_facts(scales, work, ranges, [name for name in asked if name in used]),
+                    "copies": len(made.copies), "assumed": made.assumed}
 
 
-def _without_scale(graph: Graph, known: set[str]) -> list[str]:
-    """Tensors that will be integers, in groups of which no member has a scale."""
-    groups = group_names(graph)
-    have = {groups.get(name, name) for name in known}
-    coded = coded_nodes(graph)
-    made = [name for node in graph.nodes if node.op != "Requantise" and not (keeps_scale(node) and node.name in coded)
-            for name in node.outputs]
-    return [name for name in (*(info.name for info in graph.inputs), *made)
-            if groups.get(name, name) not in have and is_coded(graph, coded, name)]
+def _as_range(histogram: Histogram, method: str) -> Histogram:
+    """What pictures gave, cut as the method says; a range as it is."""
+    if not histogram.pixels:
+        return histogram
+    top = 127 * best_scale(histogram, method)
+    return replace(histogram, counts=np.ones(BINS, dtype=np.int64), top=top, low=-top, high=top)
+
+
+def _unknown(graph: Graph, ranges: Ranges, code: InputCode) -> tuple[list[str], list[str]]:
+    """Tensors that will be integers and of which the file says nothing; those of them that INT8 cannot do without."""
+    values, coded = Values(graph, ranges), coded_nodes(graph)
+    of_file, of_sums = demands(values, sums=False), demands(values, sums=True)
+    names = [info.name for info in graph.inputs if code.dtype == "float32" and is_coded(graph, coded, info.name)]
+    names += [node.output for node in graph.nodes if is_made(graph, coded, node)
+              and not (_is_tight(node) and is_finite(values.of(node.output)))]
+    asked = [name for name in names if name not in ranges and not is_finite(of_file[name])]
+    needed = []
+    for name in asked:
+        views = [matters(reader, name, values, of_file, coded) for reader in graph.consumers[name]]
+        if not is_finite(of_sums[name]) and not any(is_finite(view) for view in views):
+            needed.append(name)
+    asked += [node.attrs["pre"] for node in graph.nodes if node.attrs.get("activation") == "LeakyRelu"
+              and node.attrs["pre"] not in ranges]
+    return asked, needed
+
+
+def _is_tight(node: Node) -> bool:
+    """Whether bounds of what the node makes, where there are some, are values that it takes: none of sums."""
+    bounded = None not in node.attrs.get("bounds", (None,))
+    alone = node.op == "Conv" and len(node.inputs) <= RESIDUAL
+    return node.op in ACTIVATIONS or node.op == "Clip" or alone or (node.op == "Conv" and bounded)
 
 
 def _before_tables(scales: Scales, found: Mapping[str, Histogram],
                    calibrated: Mapping[str, Histogram]) -> dict[str, Histogram]:
-    """A range for every pre-activation of a table: of pictures, of the file, or as far as tables look."""
+    """A range for every pre-activation of a table: of pictures, of the file, or as far as tables look.
+
+    LeakyRelu goes on below: as far as its codes reach, unless the table's steps would become wider than they are.
+    """
     made = {}
     for node in scales.graph.nodes:
         name = node.attrs.get("pre")
@@ -174,7 +212,8 @@ def _before_tables(scales: Scales, found: Mapping[str, Histogram],
             continue
         reach = UNKNOWN_PRE
         if node.attrs["activation"] == "LeakyRelu":
-            reach = 128 * scales.scale.get(node.output, 1.0)
+            slope = node.attrs["activation_attrs"].get("alpha", DEFAULT_ALPHA["LeakyRelu"])
+            reach = 128 / max(slope, 0.25) * scales.scale.get(node.output, 1.0)
         made[name] = calibrated.get(name, Histogram(low=-reach, high=reach))
     return made
 
@@ -221,4 +260,10 @@ def loss_of_import(facts: Mapping[str, Any]) -> str:
                      f"{facts['least_weight_sqnr_db']:.1f} dB)")
     if facts["scales_calibrated"]:
         parts.append(f"{facts['scales_calibrated']} tensors that the file leaves in float were calibrated")
+    if facts["copies"]:
+        parts.append(f"{facts['copies']} layers are computed once more, since readers of what they make need it under "
+                     "scales that are far apart")
+    if facts["assumed"]:
+        parts.append(f"{len(facts['assumed'])} tensors ({', '.join(facts['assumed'][:5])}) are read in float beside a "
+                     "pair: they are taken to stay in its range; pictures (--calibrate) would tell")
     return "; ".join(parts)

@@ -135,7 +135,7 @@ def _worst_member(graph: Graph, groups: _Groups, ranges: Mapping[str, Histogram]
         if len(group) < 2 and root not in pinned:
             continue
         for index, name in enumerate(node.inputs):
-            if name in group and (loss := _loss_db(ranges[name], chosen[root], method)) > LARGEST_LOSS_DB \
+            if name in group and (loss := loss_db(ranges[name], chosen[root], method)) > LARGEST_LOSS_DB \
                     and (worst is None or loss > worst[0]):
                 worst = (loss, node, index)
     return None if worst is None else worst[1:]
@@ -183,7 +183,7 @@ def _meets_input(graph: Graph) -> tuple[Node, int] | None:
     return None
 
 
-def _loss_db(histogram: Histogram, shared: float, method: str) -> float:
+def loss_db(histogram: Histogram, shared: float, method: str) -> float:
     own = histogram.squared_error(best_scale(histogram, method))
     return 10 * float(np.log10(max(histogram.squared_error(shared), 1e-30) / max(own, 1e-30)))
 

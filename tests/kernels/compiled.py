@@ -16,6 +16,7 @@ from orind.kernels.ir.graph import Graph
 from orind.kernels.ir.program import Program
 from orind.kernels.ir.validate import validate
 from orind.kernels.passes.float_ends import float_ends
+from orind.kernels.passes.fuse_convolutions import SUM
 from orind.kernels.passes.islands import IMAGE
 from orind.kernels.passes.lower import lower
 from orind.kernels.passes.lower_f32 import FloatNumbers
@@ -24,6 +25,7 @@ from orind.kernels.quant.calibrate import collect
 from orind.kernels.quant.coding import images_as_tensors
 from orind.kernels.quant.half import mixed_numbers
 from orind.kernels.quant.scales import InputCode, Scales, assign_scales
+from orind.kernels.quant.sums import without_cut_tables
 
 Array = NDArray[Any]
 
@@ -57,8 +59,10 @@ def calibrated(model: onnx.ModelProto, code: InputCode | None = None, seed: int 
               for _ in range(frames)]
     ranges = collect(ProgramRunner(programs[1], constants),
                      [lambda out, v=v: np.copyto(out, v, casting="unsafe") for v in values], lambda done: None,
-                     {form for node in fused.nodes for name in node.outputs for form in (name, name + IMAGE)})
-    return assign_scales(fused, ranges | images_as_tensors(ranges), code)
+                     {form for node in fused.nodes for name in (*node.outputs, *node.attrs.get(SUM, ())[:1])
+                      for form in (name, name + IMAGE)})
+    ranges |= images_as_tensors(ranges)
+    return without_cut_tables(assign_scales(fused, ranges, code), ranges, "mse")
 
 
 def int8(model: onnx.ModelProto, batch: int = 1, code: InputCode | None = None, seed: int = 0,
@@ -79,11 +83,16 @@ def fill(runner: ProgramRunner, seed: int = 0) -> None:
         runner.input[...] = rng.integers(info.min, info.max + 1, runner.input.shape)
 
 
-def onnxruntime_outputs(model: onnx.ModelProto, x: Array) -> list[Array]:
-    """Graph optimisation off, one thread; x in the ONNX file's layout."""
+def onnxruntime_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """Graph optimisation off, one thread."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    return onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+
+def onnxruntime_outputs(model: onnx.ModelProto, x: Array) -> list[Array]:
+    """x in the ONNX file's layout."""
+    session = onnxruntime_session(model)
     return list(session.run(None, {session.get_inputs()[0].name: x}))

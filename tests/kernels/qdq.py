@@ -18,10 +18,12 @@ from onnx import helper, numpy_helper
 
 from orind.kernels.cpu.executor import ProgramRunner
 from orind.kernels.importer.onnx_model import import_model
+from orind.kernels.ir.graph import Graph
 from orind.kernels.passes.float_ends import float_ends
 from orind.kernels.passes.lower import lower
 from orind.kernels.passes.pipeline import fuse, prepare
 from orind.kernels.passes.release_pairs import release_pairs
+from orind.kernels.quant.calibrate import Histogram
 from orind.kernels.quant.half import mixed_numbers
 from orind.kernels.quant.imported import scales_of_file
 from orind.kernels.quant.scales import InputCode, Scales
@@ -68,11 +70,14 @@ class QdqNet(Net):
         return str(self.op("MatMul", x, self.weight(codes, scale, axis=1)))
 
 
-def as_int8(model: onnx.ModelProto) -> tuple[ProgramRunner, dict[str, Array], Scales, dict[str, Any]]:
-    """The INT8 program of a quantised model without any pictures, and the report on the import."""
+def as_int8(model: onnx.ModelProto, calibrate: Callable[[Graph], Mapping[str, Histogram]] = lambda prepared: {}
+            ) -> tuple[ProgramRunner, dict[str, Array], Scales, dict[str, Any]]:
+    """The INT8 program of a quantised model and the report on the import; without any pictures unless `calibrate` has
+    some for the prepared graph."""
     released, ranges = release_pairs(import_model(model, Path("test.onnx")), tables=True)
-    fused = fuse(float_ends(prepare(released)))
-    scales, facts = scales_of_file(fused, ranges, InputCode("int8", 1.0), dict, "mse")
+    prepared = prepare(released)
+    fused = fuse(float_ends(prepared))
+    scales, facts = scales_of_file(fused, ranges, InputCode("int8", 1.0), lambda: calibrate(prepared), "mse")
     graph, numbers = mixed_numbers(scales, ())
     return *bound(lower(graph, [1], numbers)), scales, facts
 

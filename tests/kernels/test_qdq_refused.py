@@ -16,7 +16,7 @@ from qdq_forms import every_form
 from test_mutations import mutate
 
 from orind.kernels.explain import explain
-from orind.kernels.ir.errors import ModelError, UnsupportedModel
+from orind.kernels.ir.errors import ModelError
 from orind.kernels.passes.release_pairs import release_pairs
 
 
@@ -88,21 +88,6 @@ def test_a_pair_that_cuts_off_above_zero() -> None:
     clip = next(n for n in graph.nodes if n.op == "Clip")
     assert [float(graph.constants[name]) for name in clip.inputs[1:]] == [-12.75, 0.0]
     assert ranges[clip.output] == (-255 * float(np.float32(0.05)), 0.0)
-
-
-def test_scales_that_contradict_each_other() -> None:
-    """A tensor and its pooled form share memory; the Concats that they go into have other scales."""
-    net = QdqNet((1, 3, 6, 6))
-    x = net.pair(net.input, 0.02)
-    soft = net.pair(net.coded_conv(x, 0.02, 4), 0.05, 3)
-    other = net.pair(net.coded_conv(x, 0.02, 4), 0.05)
-    pooled = net.op("MaxPool", soft, kernel_shape=[1, 1])
-    ends = []
-    for part, scale in ((pooled, 0.056), (soft, 0.058)):
-        joined = net.pair(net.concat(part, other), scale)
-        ends.append((net.coded_conv(joined, scale, 2), (1, 2, 6, 6)))
-    with pytest.raises(UnsupportedModel, match=r"in the file, but shares memory with one of scale .*: quantise all"):
-        as_int8(net.model(ends))
 
 
 def test_mutated_quantised_models_are_refused_or_built() -> None:

@@ -1,0 +1,72 @@
+"""A table that goes into a sum, taken apart from it where the sum's scale would cut the table's values.
+
+Callers: `views.py`, `coding.py`. CONTRACT.md fuses convolution, table and sum with the table in the sum's scale: right
+as long as the sum reaches as far as the table. Where the other term cancels what the table gives, or a pair cuts the
+sum, the table gets a scale of its own and the sum is one of two scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ..ir.graph import Array, Graph, Node, TensorInfo
+from ..passes.fuse_convolutions import SUM
+from .calibrate import Histogram, best_scale
+from .scales import LARGEST_LOSS_DB, Scales, loss_db
+
+FUSED_ONLY = (SUM, "bounds")
+
+
+def saturates(table: Histogram, scale: float, method: str) -> bool:
+    """Whether the values of a table lose by a sum's `scale` because they reach further."""
+    return best_scale(table, method) > scale and loss_db(table, scale, method) > LARGEST_LOSS_DB
+
+
+def taken_apart(graph: Graph, node: Node, name: str, constants: dict[str, Array]) -> tuple[list[Node],
+                                                                                        list[TensorInfo]]:
+    """Convolution with table, giving the tensor `name`; sum; Clip where there was one: the same function."""
+    _, sum_name, total = node.attrs[SUM]
+    attrs = {key: value for key, value in node.attrs.items() if key not in FUSED_ONLY}
+    copy = node.output if "bounds" not in node.attrs else f"{name}/{total}"
+    nodes = [replace(node, inputs=node.inputs[:3], outputs=(name,), attrs=attrs),
+             Node(f"{name}/{sum_name}", "Add", (name, node.inputs[3]), (copy,))]
+    if "bounds" in node.attrs:
+        ends = []
+        for end, value in zip(("low", "high"), node.attrs["bounds"], strict=True):
+            ends.append("" if value is None else f"{name}/{end}")
+            if value is not None:
+                constants[ends[-1]] = np.array(value, dtype=np.float32)
+        nodes.append(Node(f"{name}/bounds", "Clip", (copy, *ends), node.outputs))
+    shape = graph.shape(node.inputs[3])
+    return nodes, [TensorInfo(new, shape) for new in (name, copy)]
+
+
+def without_cut_tables(scales: Scales, ranges: Mapping[str, Histogram], method: str) -> Scales:
+    """Calibrated scales: each table that reaches further than its sum has one of its own.
+
+    Where a method cuts off rare values of the sum, those of the table go with them: that is no loss.
+    """
+    graph, nodes = scales.graph, []
+    constants: dict[str, Array] = {}
+    tensors: list[TensorInfo] = []
+    added: dict[str, float] = {}
+    for node in graph.nodes:
+        table = ranges.get(node.attrs[SUM][0]) if SUM in node.attrs else None
+        scale = scales.scale.get(node.output)
+        if table is None or scale is None \
+                or not saturates(table, max(scale, ranges[node.output].largest / 127), method):
+            nodes.append(node)
+            continue
+        name = node.attrs[SUM][0]
+        parts, infos = taken_apart(graph, node, name, constants)
+        nodes += parts
+        tensors += infos
+        added |= {info.name: scale for info in infos} | {name: best_scale(table, method)}
+    if not added:
+        return scales
+    group = {name: scales.group.get(name, name) for name in added}
+    return replace(scales, graph=graph.rebuilt(nodes, constants=constants, tensors=tensors),
+                   scale={**scales.scale, **added}, group={**scales.group, **group})

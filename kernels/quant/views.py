@@ -1,0 +1,268 @@
+"""A tensor whose readers need it under scales that are far apart is made once for each of them. Caller: `imported.py`.
+
+In a quantised model a tensor may have several pairs, or a pair for one reader and none for another; the parts of a
+Split, too, have pairs of their own. One code for all would cut off what some reader must see, or be too coarse for
+another. So the node that makes it is copied (after fusion, so that a whole convolution is); the copies cost its
+multiply-accumulates again, which is why readers stay together as long as none loses more than 3 dB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ..ir.graph import Array, Graph, Node, TensorInfo
+from ..passes.fuse_convolutions import SUM
+from ..passes.intervals import OPEN
+from ..passes.islands import coded_nodes, is_coded
+from .calibrate import BINS, Histogram, best_scale
+from .held import Range, Values, beside, bounds_of, cut, held, hull, is_finite, matters
+from .scales import LARGEST_LOSS_DB, keeps_scale, loss_db
+from .sums import saturates, taken_apart
+
+WITHOUT_OWN_CODES = frozenset({"FakeQuantise", "Requantise"})
+
+
+def given_range(low: float, high: float) -> Histogram:
+    """A tensor of which only the range is known: as if all magnitudes up to it were as frequent."""
+    top = max(-low, high)
+    return Histogram(top, low, high, counts=np.ones(BINS, dtype=np.int64))
+
+
+@dataclass
+class Separated:
+    """`scale`: of tensors that are kept to the bit. `ranges`: of the others that arithmetic makes. `assumed`: tensors
+    that are read in float besides, taken to stay in the range of their other readers. `copies`: names of added nodes.
+    """
+
+    graph: Graph
+    scale: dict[str, float] = field(default_factory=dict)
+    ranges: dict[str, Histogram] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)
+    copies: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _View:
+    """One reader of a tensor. `scale`: of its pair, where it is one; `seen`: what it must keep apart, where known."""
+
+    reader: int
+    tensor: str
+    scale: float | None
+    seen: Histogram | None
+
+
+@dataclass
+class _Group:
+    """Readers of one copy, and the scale that suits them."""
+
+    scale: float
+    views: list[_View]
+
+    @property
+    def kept(self) -> float | None:
+        """The largest scale of a pair among them."""
+        return max((view.scale for view in self.views if view.scale is not None), default=None)
+
+
+class _Separator:
+    """Goes backwards through a fused graph; `nodes` are those behind, the last first."""
+
+    def __init__(self, values: Values, coded_by_file: Collection[str], calibrated: Mapping[str, Histogram],
+                 method: str) -> None:
+        self.values, self.calibrated, self.method = values, calibrated, method
+        self.graph = values.graph
+        self.coded = set(coded_nodes(self.graph))
+        self.as_codes = self._read_as_codes(coded_by_file)
+        self.nodes: list[Node] = []
+        self.readers: dict[str, list[int]] = {}
+        self.demand: dict[str, Range] = {}
+        self.kept: dict[str, float] = {}                     # node that moves values -> the scale that it must keep
+        self.origin: dict[str, str] = {}                     # copy of a tensor -> that tensor
+        self.constants: dict[str, Array] = {}
+        self.tensors: list[TensorInfo] = []
+        self.found = Separated(self.graph)
+
+    def _read_as_codes(self, coded_by_file: Collection[str]) -> set[str]:
+        """Tensors that the file itself rounds before anybody reads them, and what only moves their values."""
+        exact = {node.inputs[0] for node in self.graph.nodes if node.op == "FakeQuantise" and node.name in self.coded}
+        found = {info.name for info in self.graph.inputs} | set(coded_by_file) - exact
+        for node in self.graph.nodes:
+            live = [name for name in node.inputs if name and name not in self.graph.constants]
+            if node.op == "FakeQuantise" or (keeps_scale(node) and len(live) == 1 and live[0] in found):
+                found.update(node.outputs)
+        return found
+
+    def run(self) -> Separated:
+        for node in reversed(self.graph.nodes):
+            groups = self._groups(node)
+            for number in reversed(range(1, len(groups))):
+                self._place(self._copied(node, groups[number].views, number), groups[number])
+            self._place(node, groups[0] if groups else None)
+        for info in self.graph.inputs:
+            self._see(info.name)
+            if is_finite(ends := held(self.values.of(info.name), self.demand[info.name])):
+                self.found.ranges[info.name] = self._range(info.name, ends)
+        self.found.graph = self.graph.rebuilt(reversed(self.nodes), constants=self.constants, tensors=self.tensors)
+        return self.found
+
+    # ---- who reads what
+
+    def _views(self, node: Node) -> list[_View]:
+        views = []
+        for name in node.outputs:
+            for index in self.readers.get(name, ()):
+                reader = self.nodes[index]
+                scale = self.kept.get(reader.name)
+                if reader.op == "FakeQuantise" and reader.name in self.coded:
+                    scale = reader.attrs["alpha"]
+                ends = held(self.values.of(name), matters(reader, name, self.values, self.demand, self.coded))
+                views.append(_View(index, name, scale, self._range(name, ends) if is_finite(ends) else None))
+        return views
+
+    def _groups(self, node: Node) -> list[_Group]:
+        """Readers that may share one code of what a node makes; all of them where copies would have no sense."""
+        views = self._views(node)
+        pairs = sorted((v for v in views if v.scale is not None), key=lambda v: -(v.scale or 0))
+        floats = [(best_scale(v.seen, self.method), v) for v in views if v.scale is None and v.seen is not None]
+        groups: list[_Group] = []
+        for view in pairs:
+            assert view.scale is not None
+            if not groups or 20 * np.log10(groups[-1].scale / view.scale) > LARGEST_LOSS_DB:
+                groups.append(_Group(view.scale, []))
+            groups[-1].views.append(view)
+        for scale, view in sorted(floats, key=lambda found: -found[0]):
+            assert view.seen is not None
+            loss = [loss_db(view.seen, group.scale, self.method) for group in groups]
+            if not loss or min(loss) > LARGEST_LOSS_DB:
+                groups.append(_Group(scale, []))
+                loss.append(-np.inf)
+            groups[int(np.argmin(loss))].views.append(view)
+        unknown = [v for v in views if v.scale is None and v.seen is None]
+        if node.name not in self.coded or node.op in WITHOUT_OWN_CODES or self.as_codes.issuperset(node.outputs):
+            return [_Group(max((g.scale for g in groups), default=0.0), views)]
+        if unknown and groups:
+            self.found.assumed += dict.fromkeys(view.tensor for view in unknown)
+            max(groups, key=lambda group: group.scale).views.extend(unknown)
+        elif unknown:
+            groups.append(_Group(0.0, unknown))
+        return groups
+
+    def _copied(self, node: Node, views: Sequence[_View], number: int) -> Node:
+        """The node once more, read by these views."""
+        name = self.graph.free_name(f"{node.name}@{number}", self.found.copies)
+        self.found.copies.append(name)
+        outputs = {}
+        for output in node.outputs:
+            outputs[output] = copy = self.graph.free_name(f"{output}@{number}", self.origin)
+            self.origin[copy] = self.origin.get(output, output)
+            self.values.name_copy(copy, output)
+            self.tensors.append(replace(self.graph.tensors[output], name=copy))
+        for view in views:
+            reader = self.nodes[view.reader]
+            self.nodes[view.reader] = replace(reader, inputs=tuple(
+                outputs[x] if x == view.tensor else x for x in reader.inputs))
+            self.readers[view.tensor].remove(view.reader)
+            self.readers.setdefault(outputs[view.tensor], []).append(view.reader)
+        if node.name in self.coded:
+            self.coded.add(name)
+        if node.name in self.values.tables:
+            self.values.tables[name] = self.values.tables[node.name]
+        return replace(node, name=name, outputs=tuple(outputs.values()))
+
+    # ---- what is made of it
+
+    def _place(self, node: Node, group: _Group | None) -> None:
+        kept = group.kept if group is not None else None
+        for name in node.outputs:
+            self._see(name)
+        made = node.name in self.coded and node.op not in WITHOUT_OWN_CODES
+        if made and keeps_scale(node):
+            live = [name for name in node.inputs if name and name not in self.graph.constants]
+            if kept is not None and len(live) == 1:
+                self.kept[node.name] = kept
+        elif made:
+            if kept is not None and node.output in self.as_codes:
+                rounded = self._range(node.output, self.values.of(node.output))
+                self.found.scale[node.output] = best_scale(rounded, "minmax")
+            elif kept is not None:
+                self.found.scale[node.output] = kept
+            elif is_finite(ends := held(self.values.of(node.output), self.demand[node.output])):
+                self.found.ranges[node.output] = self._range(node.output, ends)
+            elif group is not None and (known := [view.seen for view in group.views if view.seen is not None]):
+                self.found.ranges[node.output] = max(known, key=lambda seen: seen.largest)
+            if SUM in node.attrs and self._take_apart(node):
+                return
+        self._append(node)
+
+    def _append(self, node: Node) -> None:
+        for name in dict.fromkeys(node.inputs):
+            self.readers.setdefault(name, []).append(len(self.nodes))
+        self.nodes.append(node)
+
+    def _see(self, name: str) -> None:
+        parts = [matters(self.nodes[index], name, self.values, self.demand, self.coded)
+                 for index in self.readers.get(name, ())]
+        self.demand[name] = OPEN if name in self.graph.outputs else hull(parts)
+
+    def _range(self, name: str, ends: Range) -> Histogram:
+        """What calibration saw of a tensor, as far as `ends`; else these."""
+        seen = self.calibrated.get(self.origin.get(name, name))
+        if seen is None or not seen.counts.any():
+            return given_range(*ends)
+        if ends[0] <= seen.low and seen.high <= ends[1]:
+            return seen
+        top = 127 * best_scale(seen, self.method)
+        return given_range(*cut(ends, (-top, top)))
+
+    def _take_apart(self, node: Node) -> bool:
+        """A table from its sum, where that would cut it; False where it would not."""
+        name, made = node.output, self.found
+        scale = made.scale.get(name)
+        if scale is None:
+            if name not in made.ranges:
+                return False
+            scale = best_scale(made.ranges[name], self.method)
+        total, other = cut(self.demand[name], bounds_of(node)), self.values.of(node.inputs[3])
+        ends = held(self.values.tables[node.name], beside(total, other))
+        if not is_finite(ends):
+            return False
+        table = self._range(node.attrs[SUM][0], ends)
+        if not saturates(table, scale, self.method):
+            return False
+        first = node.attrs[SUM][0]
+        addend = self.graph.free_name(f"{first}@table", self.origin)
+        self.origin[addend] = first
+        self.values.seen.assume(addend, *self.values.tables[node.name])
+        parts, tensors = taken_apart(self.graph, node, addend, self.constants)
+        self.tensors += tensors
+        self.coded.update(part.name for part in parts)
+        made.ranges[addend] = table
+        if (whole := parts[1].output) != name:
+            self.origin[whole] = name
+            self.values.name_copy(whole, name)
+            self.demand[whole] = total
+            if name in made.scale:
+                made.scale[whole] = scale
+            else:
+                made.ranges[whole] = made.ranges[name]
+        for part in reversed(parts):
+            self._append(part)
+        return True
+
+
+def separate(values: Values, coded_by_file: Collection[str], calibrated: Mapping[str, Histogram],
+             method: str) -> Separated:
+    """The graph of `values` with such copies, and what each tensor's scale is to be made of.
+
+    `coded_by_file`: tensors that the file rounds, but which are coded again. `calibrated`: what pictures gave.
+    """
+    return _Separator(values, coded_by_file, calibrated, method).run()
+
+
+def is_made(graph: Graph, coded: Collection[str], node: Node) -> bool:
+    """Whether arithmetic gives a coded tensor a scale of its own here."""
+    return node.name in coded and node.op not in WITHOUT_OWN_CODES and not keeps_scale(node) \
+        and is_coded(graph, coded, node.output)
