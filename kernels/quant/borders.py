@@ -7,12 +7,16 @@ they lie between float16 layers. A tensor is converted once for all its readers 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
-from ..ir.graph import Graph, Node, TensorInfo
+import numpy as np
+
+from ..ir.graph import Array, Graph, Node, TensorInfo
 from ..passes.islands import body_images, coded_nodes, is_coded
 from ..passes.layouts import assign_layouts
+from ..passes.merge_parallel import part_outputs
 from .scales import keeps_scale
 
 HALF, CODES, PIXELS, FLOAT = "float16", "int8", "uint8", "float32"
@@ -20,6 +24,8 @@ SUFFIXES = {HALF: "@half", CODES: "@int8", FLOAT: "@float32"}
 SIGNED = "@signed"
 """Suffix of a uint8 graph input's int8 form, whose scale is that of the input times SIGNED_STEP."""
 SIGNED_STEP = 255 / 127
+UNCUT = "@uncut"
+"""Suffix of a float16 tensor in front of the Clip that its codes would be."""
 JOINS = frozenset({"Add", "Sub", "Mul"})
 RESIDUAL = 3
 """Place of the residual among a convolution's inputs."""
@@ -63,12 +69,14 @@ def spread_to_moves(graph: Graph, layers: Collection[str], coded: Collection[str
     return frozenset(layers) | between | views
 
 
-def place_conversions(graph: Graph, layers: Collection[str], input_dtype: str = CODES) -> tuple[Graph, frozenset[str]]:
+def place_conversions(graph: Graph, layers: Collection[str], input_dtype: str = CODES,
+                      cuts: Mapping[str, tuple[float, float]] = MappingProxyType({})) -> tuple[Graph, frozenset[str]]:
     """The graph with Convert nodes (attribute `to`), and all its float16 nodes.
 
     `input_dtype`: type of the graph input; float32 has no codes of its own, and uint8 codes that are joined with int8
     ones are brought to them by a Requantise (suffix SIGNED). A Requantise between float16 nodes has nothing to do and
-    goes.
+    goes. Tensors among `cuts` are cut to these ends where they are float16, as their codes would be: by the convolution
+    that makes them, or by a Clip.
     """
     coded, images = coded_nodes(graph), body_images(graph)
     tail = {node.name for node in assign_layouts(graph).image_nodes} - images
@@ -77,6 +85,8 @@ def place_conversions(graph: Graph, layers: Collection[str], input_dtype: str = 
     kind = dict.fromkeys(inputs, FLOAT if input_dtype == FLOAT else "input")
     nodes: list[Node] = []
     tensors: list[TensorInfo] = []
+    constants: dict[str, Array] = {}
+    clips: set[str] = set()
     converted: dict[str, str] = {}
     alias: dict[str, str] = {}
 
@@ -103,14 +113,38 @@ def place_conversions(graph: Graph, layers: Collection[str], input_dtype: str = 
         want = FLOAT if node.name not in coded else HALF if node.name in half else CODES
         reads = tuple(taken(name, want, node.op in JOINS or index == RESIDUAL)
                        if name and name not in graph.constants else name for index, name in enumerate(node.inputs))
-        if node.op == "Requantise" and want == HALF:
+        if node.op == "Requantise" and want == HALF and node.output not in cuts:
             alias[node.output] = reads[0]
             continue
-        nodes.append(replace(node, inputs=reads))
+        made = [replace(node, inputs=reads)]
+        if want == HALF and cuts.keys() & set(node.outputs):
+            made, added = _cut(graph, made[0], cuts, constants)
+            tensors += added
+            clips.update(part.name for part in made)
+        nodes += made
         if want == CODES and keeps_scale(node) and all(kind.get(name) == "input" for name in reads if name not in
                                                        graph.constants):
             kind.update(dict.fromkeys(node.outputs, "input"))
             continue
         ends = not any(is_coded(graph, coded, name) for name in node.outputs)
         kind.update(dict.fromkeys(node.outputs, FLOAT if ends else want))
-    return graph.rebuilt(nodes, tensors=tensors), half
+    return graph.rebuilt(nodes, constants=constants, tensors=tensors), half | clips
+
+
+def _cut(graph: Graph, node: Node, cuts: Mapping[str, tuple[float, float]],
+         constants: dict[str, Array]) -> tuple[list[Node], list[TensorInfo]]:
+    """A float16 node whose outputs stay within `cuts`; the ends of Clips go to `constants`."""
+    if node.op == "Conv" and not part_outputs(graph, node.output):
+        low, high = cuts[node.output]
+        least, most = node.attrs.get("bounds", (None, None))
+        bounds = (low if least is None else max(low, least), high if most is None else min(high, most))
+        return [node.with_attrs(bounds=bounds)], []
+    names = {name: name + UNCUT for name in node.outputs if name in cuts}
+    made = [replace(node, outputs=tuple(names.get(name, name) for name in node.outputs))]
+    if node.op == "Requantise":                              # it only cuts
+        made, names = [], {node.output: node.inputs[0]}
+    for name, whole in names.items():
+        ends = (f"{name}/least", f"{name}/most")
+        constants |= {end: np.array(value, dtype=np.float32) for end, value in zip(ends, cuts[name], strict=True)}
+        made.append(Node(f"{name}/cut", "Clip", (whole, *ends), (name,)))
+    return made, [TensorInfo(whole, graph.shape(name)) for name, whole in names.items() if whole not in node.inputs]

@@ -36,7 +36,7 @@ AS_FP32 = "build with --precision fp32"
 
 def mixed_numbers(scales: Scales, layers: Collection[str]) -> tuple[Graph, IntegerNumbers]:
     """The graph to lower and the Numbers for it, with `layers` in float16 and all others in int8."""
-    graph, half = place_conversions(scales.graph, layers, scales.input.dtype)
+    graph, half = place_conversions(scales.graph, layers, scales.input.dtype, scales.cuts)
     signed = {node.output: scales.scale[node.inputs[0]] * SIGNED_STEP for node in graph.nodes
               if node.op == "Requantise" and node.output == node.inputs[0] + SIGNED}
     placed = replace(scales, graph=graph, scale={**scales.scale, **signed})

@@ -47,6 +47,7 @@ class _Fixed:
         self.nodes: list[Node] = []
         self.tensors: list[TensorInfo] = []
         self.constants: dict[str, Array] = {}
+        self.cuts: dict[str, Range] = {}
         self.kept, self.dropped = 0, 0
 
     def find(self, name: str) -> str:
@@ -82,11 +83,16 @@ class _Fixed:
                 alias[y] = x
                 if y in self.graph.outputs:
                     self.nodes.append(Node(node.name, "Identity", (x,), (y,)))
-            elif self.scale.setdefault(self.find(x), node.attrs["alpha"]) == node.attrs["alpha"]:
+                continue
+            cut = x
+            if self.scale.setdefault(self.find(x), node.attrs["alpha"]) == node.attrs["alpha"]:
                 alias[y] = x
             else:
                 self.nodes.append(replace(node, op="Requantise", attrs={}))
                 self.scale[y] = node.attrs["alpha"]
+                cut = y
+            if not seen.stays(node.inputs[0], *range_of(node), node.attrs["alpha"]):
+                self.cuts[cut] = range_of(node)
         self.scale |= {name: self.scale[first] for name in self.first if (first := self.find(name)) in self.scale}
         return self.graph.rebuilt(self.nodes, constants=self.constants, tensors=self.tensors)
 
@@ -161,7 +167,7 @@ def scales_of_file(fused: Graph, ranges: Ranges, code: InputCode, calibrate: Cal
     found = {name: _as_range(histogram, method) for name, histogram in made.ranges.items()}
     scales = assign_scales(graph, found, code, "minmax")
     assert all(scales.scale.get(name, s) == s for name, s in work.scale.items()), "two scales of the file share memory"
-    scales = replace(scales, ranges={**found, **_before_tables(scales, found, calibrated)})
+    scales = replace(scales, ranges={**found, **_before_tables(scales, found, calibrated)}, cuts=work.cuts)
     return scales, {"method": "file", **_facts(scales, work, ranges, [name for name in asked if name in used]),
                     "copies": len(made.copies), "assumed": made.assumed}
 

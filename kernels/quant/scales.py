@@ -33,13 +33,17 @@ class InputCode:
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The graph (with Requantise nodes), the scale of each tensor that may be an integer, and its group's name."""
+    """The graph (with Requantise nodes), the scale of each tensor that may be an integer, and its group's name.
+
+    `cuts`: ends to which codes of a quantised model cut a tensor, which float16 must do too.
+    """
 
     graph: Graph
     scale: Mapping[str, float]
     input: InputCode
     ranges: Mapping[str, Histogram]
     group: Mapping[str, str]
+    cuts: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def keeps_scale(node: Node) -> bool:
