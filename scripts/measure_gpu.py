@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import importlib.util
 import json
 import os
 import platform
@@ -24,6 +23,7 @@ import time
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,7 +37,7 @@ import counted  # noqa: E402  likewise
 from orind.kernels.cuda import nvrtc  # noqa: E402
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-STEP_LIMIT_S = 240
+STEP_LIMIT_S = 180
 PATHS = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
 ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": PATHS}
 
@@ -83,41 +83,37 @@ def machine() -> str:
     )
 
 
-def tests(report: Report, logs: Path) -> None:
-    xml = logs / "tests.xml"
-    options = [str(TESTS), "-q", "-p", "no:cacheprovider", f"--junitxml={xml}"]
-    if importlib.util.find_spec("xdist"):
-        options += ["-p", "xdist.plugin", "-n", str(min(8, os.cpu_count() or 1))]
-    if importlib.util.find_spec("pytest_timeout"):
-        options += ["-p", "pytest_timeout", "--timeout=90"]
-    start = time.monotonic()
+def test_file(path: Path, logs: Path) -> tuple[str, Counter[str], list[str]]:
+    """A file's tests in a process of their own, so that one that hangs holds up no other: name, outcomes, faults."""
+    name, xml = path.stem, logs / f"{path.stem}.xml"
+    options = ["-v", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=60", f"--junitxml={xml}"]
     environment = {"ORIND_REAL_GPU": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = run(sys.executable, "-m", "pytest", *options, log=logs / "tests.log", **environment)
-    report.say(
-        "## The tests on this GPU",
-        "",
-        f"`ORIND_REAL_GPU=1 pytest tests/virtual_gpu`, {time.monotonic() - start:.0f} s.",
-    )
+    done = run(sys.executable, "-m", "pytest", str(path), *options, log=logs / f"{name}.log", **environment)
+    outcomes: Counter[str] = Counter()
     if not xml.exists():
-        report.wrong("", f"pytest did not end: {done.stderr[-500:]}")
-        return
-    outcomes: dict[str, Counter[str]] = {}
-    failed = []
+        started = [line.split()[0] for line in done.stdout.splitlines() if "::" in line]
+        return name, outcomes, [f"{name}: ended with {done.returncode} in {started[-1] if started else 'its set-up'}"]
+    wrong = []
     for case in ET.parse(xml).getroot().iter("testcase"):
-        name = str(case.get("classname")).split(".")[-1]
         bad = case.find("failure") is not None or case.find("error") is not None
-        skipped = case.find("skipped") is not None
-        outcomes.setdefault(name, Counter())["failed" if bad else "skipped" if skipped else "passed"] += 1
+        outcomes["failed" if bad else "skipped" if case.find("skipped") is not None else "passed"] += 1
         if bad:
-            failed.append(f"{name}: {case.get('name')}")
-    kinds = ("passed", "failed", "skipped")
-    report.table(
-        ("file", *kinds), [(f"{name}.py", *(c[kind] for kind in kinds)) for name, c in sorted(outcomes.items())]
+            wrong.append(f"{name}: {case.get('name')}")
+    return name, outcomes, wrong
+
+
+def tests(report: Report, logs: Path) -> None:
+    start = time.monotonic()
+    with ThreadPoolExecutor(max(2, min(8, (os.cpu_count() or 1) // 2))) as pool:
+        told = list(pool.map(lambda path: test_file(path, logs), sorted(TESTS.glob("test_*.py"))))
+    taken = time.monotonic() - start
+    report.say(
+        "## The tests on this GPU", "", f"`ORIND_REAL_GPU=1 pytest tests/virtual_gpu`, a process a file, {taken:.0f} s."
     )
-    if failed:
-        report.wrong("Failed:", "", *(f"* {name}" for name in failed), "")
-    elif done.returncode:
-        report.wrong(f"pytest ended with {done.returncode}", "")
+    kinds = ("passed", "failed", "skipped")
+    report.table(("file", *kinds), [(f"{name}.py", *(n[k] for k in kinds)) for name, n, _ in told if n])
+    if wrong := [line for _, _, lines in told for line in lines]:
+        report.wrong("Not passed:", "", *(f"* {line}" for line in wrong), "")
 
 
 def profiled(logs: Path, cache: Path) -> list[dict[str, int]]:
