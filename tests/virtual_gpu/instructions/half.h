@@ -16,11 +16,13 @@ inline float bits_float(uint32_t a) { float b; std::memcpy(&b, &a, 4); return b;
 inline uint64_t double_bits(double a) { uint64_t b; std::memcpy(&b, &a, 8); return b; }
 inline double bits_double(uint64_t a) { double b; std::memcpy(&b, &a, 8); return b; }
 
+// Without branches, so that the compiler vectorises loops over it.
 inline float half_to_float(uint16_t h) {
     const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 0x3ff;
-    if (exponent == 31) return bits_float(sign | 0x7f800000 | fraction << 13);
-    if (exponent == 0) return bits_float(sign | float_bits(static_cast<float>(fraction) * 0x1p-24f));
-    return bits_float(sign | (exponent + 112) << 23 | fraction << 13);
+    const uint32_t small = float_bits(static_cast<float>(static_cast<int32_t>(fraction)) * 0x1p-24f);  // below the least normal
+    const uint32_t other = (exponent + 112 + ((exponent + 1) >> 5) * 112) << 23 | fraction << 13;  // 31: infinity and NaN, 255
+    const uint32_t is_small = static_cast<uint32_t>(static_cast<int32_t>(exponent - 1) >> 31);
+    return bits_float(sign | (small & is_small) | (other & ~is_small));
 }
 
 // Rounds once from double. Overflow becomes infinity, or the largest value where the rounding says so.

@@ -57,7 +57,7 @@ void gather(Warp& warp, const uint32_t* at, uint32_t (&to)[ROWS][WORDS]) {
     constexpr int HALVES = ROWS / 8;
     for (int r = 0; r < HALVES * WORDS / 4; ++r) {
         const uint32_t* from = lanes<uint32_t>(warp, at[r]);
-        for (int l = 0; l < LANES; ++l) to[l / 4 + r % HALVES * 8][l % 4 + r / HALVES * 4] = from[l];
+        for (int row = 0; row < 8; ++row) std::memcpy(&to[row + r % HALVES * 8][r / HALVES * 4], from + row * 4, 16);
     }
 }
 
@@ -96,40 +96,56 @@ void mma_integer(Warp& warp, const Op& op, uint32_t mask) {
     for (int r = 0; r < D; ++r) std::memcpy(lanes<int32_t>(warp, op.at[r]), results[r], sizeof results[r]);
 }
 
+// Both elements of a register of a float16 accumulator, or the one of a float32 one.
+template <bool HALF_RESULT>
+void read_accumulator(const uint32_t* c, int r, double (&sums)[16][8]) {
+    for (int row = 0; row < 8; ++row)
+        for (int quarter = 0; quarter < 4; ++quarter) {
+            const uint32_t bits = c[row * 4 + quarter];
+            if constexpr (HALF_RESULT) {
+                sums[row + r * 8][quarter * 2] = half_to_float(static_cast<uint16_t>(bits));
+                sums[row + r * 8][quarter * 2 + 1] = half_to_float(static_cast<uint16_t>(bits >> 16));
+            } else {
+                sums[row + r / 2 * 8][quarter * 2 + r % 2] = bits_float(bits);
+            }
+        }
+}
+
+template <bool HALF_RESULT>
+void write_result(uint32_t* d, int r, const double (&sums)[16][8]) {
+    for (int row = 0; row < 8; ++row)
+        for (int quarter = 0; quarter < 4; ++quarter) {
+            if constexpr (HALF_RESULT) {
+                const double* two = &sums[row + r * 8][quarter * 2];
+                d[row * 4 + quarter] = static_cast<uint32_t>(double_to_half(two[1])) << 16 | double_to_half(two[0]);
+            } else {
+                const double sum = sums[row + r / 2 * 8][quarter * 2 + r % 2];
+                d[row * 4 + quarter] = sum != sum ? 0x7fffffff : float_bits(static_cast<float>(sum));
+            }
+        }
+}
+
 // HALF_RESULT: the accumulator is float16, two to a register.
 template <int K, bool HALF_RESULT>
 void mma_half(Warp& warp, const Op& op, uint32_t mask) {
     need_whole_warp(warp, mask, "mma");
     constexpr int WORDS = K / 2, D = HALF_RESULT ? 2 : 4, NA = 2 * WORDS / 4, NB = WORDS / 4;
-    uint32_t a[16][WORDS], b[8][WORDS];
+    alignas(64) uint32_t a[16][WORDS], b[8][WORDS];
     gather<16, WORDS>(warp, op.at + D, a);
     gather<8, WORDS>(warp, op.at + D + NA, b);
-    alignas(64) float left[16][K], right[8][K];
+    alignas(64) float left[16][K], right[8][K], across[K][8];
     for (int i = 0; i < 16; ++i)
         for (int k = 0; k < K; ++k) left[i][k] = half_to_float(reinterpret_cast<const uint16_t*>(a[i])[k]);
     for (int j = 0; j < 8; ++j)
         for (int k = 0; k < K; ++k) right[j][k] = half_to_float(reinterpret_cast<const uint16_t*>(b[j])[k]);
-    const auto element = [&](int row, int column, double c) {
-        double sum = c;
-        for (int k = 0; k < K; ++k) sum += static_cast<double>(left[row][k] * right[column][k]);
-        return sum;
-    };
-    uint32_t results[D][LANES];
-    for (int r = 0; r < D; ++r) {
-        const uint32_t* c = lanes<uint32_t>(warp, op.at[D + NA + NB + r]);
-        for (int l = 0; l < LANES; ++l) {
-            if constexpr (HALF_RESULT) {
-                const int row = l / 4 + r * 8, column = l % 4 * 2;
-                const uint16_t low = double_to_half(element(row, column, half_to_float(static_cast<uint16_t>(c[l]))));
-                const uint16_t high = double_to_half(element(row, column + 1, half_to_float(static_cast<uint16_t>(c[l] >> 16))));
-                results[r][l] = static_cast<uint32_t>(high) << 16 | low;
-            } else {
-                const double sum = element(l / 4 + r / 2 * 8, l % 4 * 2 + r % 2, bits_float(c[l]));
-                results[r][l] = sum != sum ? 0x7fffffff : float_bits(static_cast<float>(sum));
-            }
-        }
-    }
-    for (int r = 0; r < D; ++r) std::memcpy(lanes<uint32_t>(warp, op.at[r]), results[r], sizeof results[r]);
+    for (int k = 0; k < K; ++k)
+        for (int j = 0; j < 8; ++j) across[k][j] = right[j][k];
+    alignas(64) double sums[16][8];
+    for (int r = 0; r < D; ++r) read_accumulator<HALF_RESULT>(lanes<uint32_t>(warp, op.at[D + NA + NB + r]), r, sums);
+    for (int i = 0; i < 16; ++i)
+        for (int k = 0; k < K; ++k)  // in this order; the columns side by side, which vectorises
+            for (int j = 0; j < 8; ++j) sums[i][j] += static_cast<double>(left[i][k] * across[k][j]);
+    for (int r = 0; r < D; ++r) write_result<HALF_RESULT>(lanes<uint32_t>(warp, op.at[r]), r, sums);
 }
 
 template <class A, class B>
