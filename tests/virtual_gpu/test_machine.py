@@ -424,21 +424,36 @@ def test_integer_matrix_products(
     assert multiply(cuda, f"{head}.satfinite.s32.{signs}.s32", a, b, c, counts) == clamped
 
 
-def test_half_matrix_products(cuda: Cuda) -> None:
+@pytest.mark.parametrize("result", ["f32", "f16"])
+@pytest.mark.parametrize(("depth", "counts"), [(16, (4, 2)), (8, (2, 1))])
+def test_half_matrix_products(cuda: Cuda, result: str, depth: int, counts: tuple[int, int]) -> None:
     numbers = random.Random(4)
     # small whole numbers: every sum is exact, so every order of summing gives the same bits
-    a = [[float(numbers.randint(-8, 8)) for _ in range(16)] for _ in range(16)]
-    b = [[float(numbers.randint(-8, 8)) for _ in range(16)] for _ in range(8)]
-    raw_a, raw_b = ([list(struct.pack("<16e", *row)) for row in m] for m in (a, b))
-    c = [[int.from_bytes(struct.pack("<f", i - j), "little") for j in range(8)] for i in range(16)]
+    a = [[float(numbers.randint(-8, 8)) for _ in range(depth)] for _ in range(16)]
+    b = [[float(numbers.randint(-8, 8)) for _ in range(depth)] for _ in range(8)]
+    raw_a, raw_b = ([list(struct.pack(f"<{depth}e", *row)) for row in m] for m in (a, b))
 
-    def exact(i: int, j: int) -> int:
-        value = i - j + sum(x * y for x, y in zip(a[i], b[j], strict=True))
-        return int.from_bytes(struct.pack("<f", value), "little")
+    def start(i: int, j: int) -> float:
+        return i - j
 
-    assert multiply(cuda, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", raw_a, raw_b, c, (4, 2, 4)) == layout(
-        exact, 4
-    )
+    def end(i: int, j: int) -> float:
+        return start(i, j) + sum(x * y for x, y in zip(a[i], b[j], strict=True))
+
+    def bits(value: Callable[[int, int], float]) -> Callable[[int, int], int]:
+        """Of the accumulator at row i, column j; float16: two columns of row i, or where j is odd of the 8th below."""
+
+        def one(i: int, j: int) -> int:
+            if result == "f32":
+                return int.from_bytes(struct.pack("<f", value(i, j)), "little")
+            row, column = i + 8 * (j % 2), j // 2 * 2
+            return int.from_bytes(struct.pack("<2e", value(row, column), value(row, column + 1)), "little")
+
+        return one
+
+    registers = 4 if result == "f32" else 2
+    c = [[bits(start)(i, j) for j in range(8)] for i in range(16 if result == "f32" else 8)]
+    instruction = f"mma.sync.aligned.m16n8k{depth}.row.col.{result}.f16.f16.{result}"
+    assert multiply(cuda, instruction, raw_a, raw_b, c, (*counts, registers)) == layout(bits(end), registers)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
