@@ -1,4 +1,4 @@
-"""Convolutions to try the kernels with: a pool of shapes, numbers, the contract's answer in int64, a launch.
+"""Convolutions to try the kernels with: a pool of shapes, numbers, the contract's answer, a launch.
 
 Used by test_convolution.py. The answer is written from CONTRACT.md with whole numbers and float32 scalars of NumPy,
 independent of the executor and of the kernels.
@@ -167,15 +167,14 @@ def half_numbers(shape: Shape, draw: np.random.Generator) -> Numbers:
     )
 
 
-def taps(shape: Shape, given: Numbers, kind: npt.DTypeLike) -> tuple[Array, Array]:
-    """The sums (frames, Ho, Wo, channels) in `kind`, and those of the magnitudes |x w|."""
+def sums(shape: Shape, x: Array, weight: Array) -> Array:
+    """Of x w, (frames, Ho, Wo, channels) in float64: exact for int8, whose sums stay far below 2^53."""
     kh, kw = shape.kernel
     top, left, bottom, right = shape.pads
-    x = np.pad(given.x.astype(kind), ((0, 0), (top, bottom), (left, right), (0, 0)))
-    weight = given.weight.astype(kind)
+    x = np.pad(x.astype(np.float64), ((0, 0), (top, bottom), (left, right), (0, 0)))
+    weight = weight.astype(np.float64)
     ho, wo = shape.out
-    acc = np.broadcast_to(given.bias.astype(kind), (shape.frames, ho, wo, len(given.bias))).copy()
-    size = np.zeros_like(acc)
+    acc = np.zeros((shape.frames, ho, wo, weight.shape[3]))
     for r in range(kh):
         for s in range(kw):
             h, w = r * shape.dilation[0], s * shape.dilation[1]
@@ -187,13 +186,13 @@ def taps(shape: Shape, given: Numbers, kind: npt.DTypeLike) -> tuple[Array, Arra
             for g in range(shape.groups):
                 ins, outs = slice(g * shape.cin, (g + 1) * shape.cin), slice(g * shape.cout, (g + 1) * shape.cout)
                 acc[..., outs] += tap[..., ins] @ weight[r, s, :, outs]
-                size[..., outs] += np.abs(tap[..., ins]) @ np.abs(weight[r, s, :, outs])
-    return acc, size
+    return acc
 
 
 def answer(shape: Shape, kernel: Kernel, given: Numbers) -> Array:
     """(frames, Ho, Wo, channels) int8, or float32 where the integers end; upsampled where the kernel does that."""
-    v = taps(shape, given, np.int64)[0].astype(np.float32) * given.multiplier
+    acc = sums(shape, given.x, given.weight).astype(np.int64) + given.bias
+    v = acc.astype(np.float32) * given.multiplier
     if kernel.ending == "real":
         result: Array = v
     else:
@@ -233,7 +232,8 @@ REFERENCES: dict[str, tuple[Callable[[Array], Array], float]] = {
 
 def half_answer(shape: Shape, kernel: Kernel, given: Numbers) -> tuple[Array, Array]:
     """(frames, Ho, Wo, channels) in float64, and CONTRACT.md's bound of |y - y64|, the sums' part times the slope."""
-    acc, size = taps(shape, given, np.float64)
+    acc = sums(shape, given.x, given.weight) + given.bias
+    size = sums(shape, np.abs(given.x), np.abs(given.weight))
     depth = shape.cin * shape.kernel[0] * shape.kernel[1]
     function, slope = REFERENCES[kernel.activation]
     with np.errstate(over="ignore"):
