@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "decode.h"
@@ -43,8 +44,8 @@ private:
     };
     std::vector<Constant>& constants_;
     std::vector<VirtualRegister> registers_;
-    std::map<std::string, Named> names_;
-    std::map<std::string, Place> places_;
+    std::unordered_map<std::string, Named> names_;
+    std::unordered_map<std::string, Place> places_;
     std::map<std::tuple<uint32_t, int, uint64_t>, int> known_;
 };
 

@@ -28,6 +28,8 @@ void Scan::skip() {
             ++at_;
         } else if (std::isspace(static_cast<unsigned char>(c))) {
             ++at_;
+        } else if (c != '/') {
+            return;
         } else if (text_.compare(at_, 2, "//") == 0) {
             while (at_ < text_.size() && text_[at_] != '\n') ++at_;
         } else if (text_.compare(at_, 2, "/*") == 0) {
@@ -82,7 +84,7 @@ std::string Scan::word() {
     while (at_ < text_.size()) {
         if (is_word(text_[at_])) {
             ++at_;
-        } else if (text_.compare(at_, 2, "::") == 0 && at_ > start) {
+        } else if (text_[at_] == ':' && text_.compare(at_, 2, "::") == 0 && at_ > start) {
             at_ += 2;
         } else {
             break;
