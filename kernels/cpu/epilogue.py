@@ -125,8 +125,8 @@ def clear_pads(at: Binding, name: str, target: Array, needed: bool) -> list[Call
     if not needed:
         return []
     tensor = at.tensor(name)
-    pads = np.setdiff1d(np.arange(tensor.span), tensor.channels())
-    return [partial(target[..., int(c)].fill, 0) for c in pads]
+    kept = set(tensor.channels().tolist())
+    return [partial(target[..., c].fill, 0) for c in range(tensor.span) if c not in kept]
 
 
 def finish_f32(step: ConvF32, at: Binding, sums: Floats, y: Array, first: int, end: int, frame: int,
