@@ -74,9 +74,10 @@ KINDS: Mapping[str, Kind] = dict([
     *_keys("kernels peak_bytes", _or_null(_count), "a whole number or null"),
     *_keys("sqnr_db", _or_null(_decibel), "a number of decibel or null"),
     *_keys("least_sqnr_db", _decibel, "a number of decibel"),
-    *_keys("cost kl_share", _or_null(_measure), "a number from 0 on or null"),
+    *_keys("cost share", _or_null(_number), "a number or null"),              # below 0: nearer to FP32 by its rounding
+    *_keys("kl_share", _or_null(_measure), "a number from 0 on or null"),
     *_keys("kl_mean kl_p99 excess strict us low_us high_us makespan_us launch_us start_us earliest_us latest_finish_us "
-           "macs_fp16 share gpu_mhz dram_gb_s", _measure, "a number from 0 on"),
+           "macs_fp16 gpu_mhz dram_gb_s", _measure, "a number from 0 on"),
     *_keys("limit_kl scale", _above_zero, "a number above 0"),
     *_keys("iou_mean agreement", _measure, "a number from 0 on"),
     *_keys("least_iou", lambda value: _measure(value) and value < 1, "a number from 0 to below 1"),

@@ -131,9 +131,21 @@ def place_conversions(graph: Graph, layers: Collection[str], input_dtype: str = 
     return graph.rebuilt(nodes, constants=constants, tensors=tensors), half | clips
 
 
+def with_cuts(graph: Graph, cuts: Mapping[str, tuple[float, float]]) -> Graph:
+    """A graph without types in which every tensor among `cuts` stays within them."""
+    nodes: list[Node] = []
+    tensors: list[TensorInfo] = []
+    constants: dict[str, Array] = {}
+    for node in graph.nodes:
+        made, added = _cut(graph, node, cuts, constants) if cuts.keys() & set(node.outputs) else ([node], [])
+        nodes += made
+        tensors += added
+    return graph.rebuilt(nodes, constants=constants, tensors=tensors)
+
+
 def _cut(graph: Graph, node: Node, cuts: Mapping[str, tuple[float, float]],
          constants: dict[str, Array]) -> tuple[list[Node], list[TensorInfo]]:
-    """A float16 node whose outputs stay within `cuts`; the ends of Clips go to `constants`."""
+    """A node whose outputs stay within `cuts`; the ends of Clips go to `constants`."""
     if node.op == "Conv" and not part_outputs(graph, node.output):
         low, high = cuts[node.output]
         least, most = node.attrs.get("bounds", (None, None))

@@ -23,7 +23,7 @@ from ..passes.islands import IMAGE, coded_nodes, is_coded
 from ..passes.lower import lower
 from ..passes.lower_f32 import FloatNumbers
 from ..passes.merge_parallel import part_outputs
-from .borders import layers_of
+from .borders import UNCUT, layers_of, with_cuts
 from .choice import round_to_codes
 from .gate import Tally, compare, cost_of
 from .quantise import IntegerNumbers
@@ -110,7 +110,8 @@ def _overlap(program: Program, a: str, b: str) -> bool:
 
 
 def _bound(scales: Scales, names: Sequence[str]) -> tuple[ProgramRunner, dict[str, _Coded]]:
-    graph = _without_requantise(scales.graph)
+    graph = _without_requantise(with_cuts(scales.graph, scales.cuts))
+    scale = {**scales.scale, **{name + UNCUT: scales.scale[name] for name in scales.cuts}}
     programs, constants = lower(graph, [1], FloatNumbers(graph))
     _, second = lower(_weights_of_codes(graph, scales, names), [1], FloatNumbers(graph))
     runner = ProgramRunner(programs[1], {**constants, **{name + SECOND: value for name, value in second.items()}})
@@ -125,7 +126,7 @@ def _bound(scales: Scales, names: Sequence[str]) -> tuple[ProgramRunner, dict[st
         with_codes = replace(step, **{key: getattr(step, key) + SECOND for key in ("weight", "bias")
                                       if hasattr(step, key)})
         node = nodes[step.name]
-        made = {part: scales.scale[part] for name in node.outputs if is_coded(graph, coded, name)
+        made = {part: scale[part] for name in node.outputs if is_coded(graph, coded, name)
                 for part in part_outputs(graph, name) or (name,)}
         read = {stored: scales.scale[name] for name in node.inputs if name in scales.scale
                 and tensors[stored := _stored(name, programs[1])].dtype == "float32"}

@@ -22,6 +22,7 @@ from orind.kernels.passes.lower import lower
 from orind.kernels.passes.lower_f32 import FloatNumbers
 from orind.kernels.passes.pipeline import fuse, prepare
 from orind.kernels.plan.file import PlanFile
+from orind.kernels.plan.told_shape import first_fault
 from orind.kernels.quant.borders import layers_of
 from orind.kernels.quant.coding import find_scales
 from orind.kernels.quant.gate import Regress, Tally, strict
@@ -245,3 +246,9 @@ def test_what_is_missing_is_taken_as_without_loss() -> None:
     tally, perfect = Tally(kl=[0.6], iou=[0.5]), Tally(kl=[0.0] * 4, iou=[1.0] * 4, pictures=2)
     whole = tally.completed(perfect)
     assert np.mean(whole.kl) == pytest.approx(0.15) and np.mean(whole.iou) == 0.875 and whole.pictures == 2
+
+
+def test_a_report_may_say_that_a_layer_costs_less_than_nothing_or_was_not_ranked() -> None:
+    rows = [{"cost": -0.1, "share": None}, {"cost": None, "share": -2.5}]
+    assert first_fault({"layers": rows}, "report") is None
+    assert first_fault({"share": "much"}, "report") == "report.share must be a number or null"
