@@ -90,7 +90,12 @@ class EngineSection(Section):
     batch_watchdog_ms: float = Field(default=2000, gt=0, le=600_000, description="a batch that runs longer: hung")
     heartbeat_ms: float = Field(default=100, ge=5, le=60_000, description="an idle engine beats this often")
     heartbeat_missed_ms: float = Field(default=150, gt=0, le=600_000, description="an idle engine so long silent: hung")
-    golden_interval_s: float = Field(default=10, gt=0, le=86_400, description="the standby proves itself this often")
+    golden_interval_s: float = Field(
+        default=10,
+        gt=0,
+        le=86_400,
+        description="how long a right golden answer counts; engines take turns to prove themselves twice as often",
+    )
     golden_timeout_ms: float = Field(
         default=2000, gt=0, le=600_000, description="a golden check that takes longer means a hung engine"
     )

@@ -10,11 +10,11 @@ import logging
 import os
 import signal
 import time
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ..ipc.bounded_text import bound_text
 from ..ipc.clock import StampPolicy
 from ..ipc.control import Request
 from ..ipc.engine_messages import Answer
@@ -28,11 +28,13 @@ from .decode_pool import DecodePool
 from .descriptors import Descriptors, raise_limit
 from .endpoints import Endpoints
 from .engine_handle import Batch, EngineHandle, Launcher
+from .faults import Fault
 from .generation import Generation
 from .http_link import HttpLink
 from .ledger import Ledger
 from .notify import ServiceManager
 from .nursery_client import NurseryClient
+from .orders import Fence
 from .pipeline import Pipeline
 from .plans import ServedPlan
 from .poller import Poller
@@ -148,15 +150,12 @@ class Daemon:
         self._control.tick(now_ns)
         self.descriptors.tick(now_ns)
         self.power.restrain(self.pipeline, now_ns)
-        self.stats.write_counters(self._busy_total(now_ns), now_ns, self._loops)
+        at_work_ns = self.generation.running_ns(now_ns) + self._retired.running_ns(now_ns)
+        self.stats.write_counters(self._busy_ns + at_work_ns, now_ns, self._loops)
         if self._page.tick(self, now_ns):
             self.stamps.refresh()
         self._collector.tick(self.ledger.in_flight, now_ns)
         self._manager.alive(now_ns)
-
-    def _busy_total(self, now_ns: int) -> int:
-        """ns that engines have been working, those at work now included."""
-        return self._busy_ns + self.generation.running_ns(now_ns) + self._retired.running_ns(now_ns)
 
     # -- events --------------------------------------------------------------------------------------------------
 
@@ -184,29 +183,29 @@ class Daemon:
             reply({"ok": True, "result": "draining"})
 
     def _reload(self, reply: Reply | None, now_ns: int) -> None:
-        if self.draining:
-            if reply is not None:
-                reply({"ok": False, "result": "refused: the daemon is draining", "problems": [], "notes": []})
-            return
-        self.reloading.request(reply, now_ns)
+        if not self.draining:
+            self.reloading.request(reply, now_ns)
+        elif reply is not None:
+            reply({"ok": False, "result": "refused: the daemon is draining", "problems": [], "notes": []})
 
-    # -- what generations report ---------------------------------------------------------------------------------
+    # -- what generations report: a lost engine's frames go back before anybody gets new ones --------------------
 
     def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None:
         self._busy_ns += engine.take_busy_ns()
         self.pipeline.answered(engine, batch, answer, now_ns)
 
-    def taken_over(self, generation: Generation, batches: list[Batch], reason: str, now_ns: int) -> None:
-        """An engine was fenced or promoted: its frames go back first, then the pipeline gets whoever is active now."""
-        self.pipeline.replay(batches, reason, now_ns)
-        if generation is not self.generation:
-            return
-        self.pipeline.active = generation.active
+    def fenced(self, generation: Generation, batches: list[Batch], order: Fence, now_ns: int) -> None:
+        self.pipeline.replay(batches, order, now_ns)
         if self.failovers > self.last_failover.get("number", 0):
-            said = {"number": self.failovers, "at_ns": now_ns, "reason": bound_text(reason)}
-            self.last_failover = {**said, "frames": sum(len(b.frames) for b in batches)}
-        if not self._ready and generation.active is not None:
-            self._begin_service()
+            self.last_failover = status.describe_failover(self.failovers, batches, order, now_ns)
+        if generation is self.generation:
+            self.pipeline.active = generation.active
+
+    def promoted(self, generation: Generation, now_ns: int) -> None:
+        if generation is self.generation:
+            self.pipeline.active = generation.active
+            if not self._ready:
+                self._begin_service()
 
     def _begin_service(self) -> None:
         """A golden answer was right: take frames from now on."""
@@ -245,13 +244,17 @@ class Daemon:
 
     def reload_ended(self, result: str) -> None:
         """systemd wants READY=1 after every reload, a refused one too."""
-        state = self.state(time.monotonic_ns())
         if self._ready:
+            state = self.state(time.monotonic_ns())
             self._manager.ready(f"{state}, generation {self.generation.number}; reload: {result}")
 
     @property
     def failovers(self) -> int:
         return self._retired.failovers + self.generation.machine.failovers
+
+    @property
+    def losses(self) -> Counter[Fault]:
+        return self._retired.losses + self.generation.machine.losses
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -285,8 +288,7 @@ class Daemon:
         return True
 
     def _drop_all(self, text: str, now_ns: int) -> None:
-        batches = self.generation.take_in_flight() + self._retired.take_in_flight()
-        self.pipeline.drop_all(batches, text, now_ns)
+        self.pipeline.drop_all(self.generation.take_in_flight() + self._retired.take_in_flight(), text, now_ns)
 
     def close(self) -> None:
         """The start list backwards. After a fault frames are still in flight: they are answered first."""

@@ -7,9 +7,12 @@ Invariant: at most one engine is `active`; an engine that was fenced never recei
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import Enum
+
+from .faults import Fault
+from .orders import Action, Check, Fence, Promote, Spawn
 
 RESPAWN_AFTER_NS = 200_000_000
 
@@ -23,41 +26,11 @@ class Standing(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Promote:
-    """Send frames to this engine from now on; the previous one's frames in flight go to it first."""
-
-    epoch: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """Believe nothing more from this engine, take back its frames, kill it."""
-
-    epoch: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Spawn:
-    """Start another engine."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Have this idle engine run its golden input now."""
-
-    epoch: int
-
-
-Action = Promote | Fence | Spawn | Check
-
-
-@dataclass(frozen=True, slots=True)
 class Rules:
-    """Times in ns. An idle engine beats every `heartbeat`; `missed` without one means hung."""
+    """Times in ns. A golden answer counts for `golden_interval`; an idle standby is asked for one at half of it.
+
+    `slow_batches` answered too late in a row make an engine slow.
+    """
 
     heartbeat_missed_ns: int
     ready_timeout_ns: int
@@ -69,6 +42,7 @@ class Rules:
     backoff_first_ns: int = 100_000_000
     backoff_max_ns: int = 10_000_000_000
     engines: int = 2
+    slow_batches: int = 5
 
 
 @dataclass(slots=True)
@@ -82,6 +56,8 @@ class Engine:
     golden_ns: int = 0
     check_sent_ns: int = 0
     busy_since_ns: int = 0
+    in_time: bool = False
+    late: int = 0
 
 
 @dataclass(slots=True)
@@ -92,7 +68,9 @@ class Failover:
     engines: dict[int, Engine] = field(default_factory=dict)
     failovers: int = 0
     failed: str = ""
+    losses: Counter[Fault] = field(default_factory=Counter)
     _deaths: deque[int] = field(default_factory=deque)
+    _slow_after_ns: int = 0
     _spawns_pending: int = 0
     _spawn_at_ns: int = 0
     _backoff_ns: int = 0
@@ -105,9 +83,11 @@ class Failover:
         return next((e.epoch for e in self.engines.values() if e.standing is Standing.ACTIVE), None)
 
     def standby_ready(self, now_ns: int) -> bool:
-        """A standby counts only with a right golden answer younger than two check intervals."""
-        limit = 2 * self.rules.golden_interval_ns
-        return any(e.standing is Standing.READY and now_ns - e.golden_ns <= limit for e in self.engines.values())
+        """A standby counts only with a right golden answer younger than the interval."""
+        return any(
+            e.standing is Standing.READY and now_ns - e.golden_ns <= self.rules.golden_interval_ns
+            for e in self.engines.values()
+        )
 
     def all_ready(self) -> bool:
         good = sum(e.standing in (Standing.READY, Standing.ACTIVE) for e in self.engines.values())
@@ -146,7 +126,27 @@ class Failover:
         if ok:
             engine.golden_ns = now_ns
             return []
-        return self.lost(epoch, f"wrong golden answer: {text}", now_ns)
+        return self.lost(epoch, Fault.WRONG, f"wrong golden answer: {text}", now_ns)
+
+    def served(self, epoch: int, late: bool, now_ns: int) -> list[Action]:
+        """It has answered a batch; `late`: after the deadline of a frame that was handed over in good time.
+
+        Slow costs a restart, so it is acted on only where a standby is ready and the engine was in time before (else
+        it is the load, and the next engine would be no better), within the budget, and once in its window.
+        """
+        engine = self.engines.get(epoch)
+        if engine is None:
+            return []
+        engine.heard_ns = now_ns
+        engine.late = engine.late + 1 if late else 0
+        engine.in_time = engine.in_time or not late
+        slow = engine.in_time and engine.late >= self.rules.slow_batches and engine.standing is Standing.ACTIVE
+        if not slow or not self.standby_ready(now_ns) or now_ns < self._slow_after_ns:
+            return []
+        if self._deaths_within_window(now_ns) >= self.rules.restart_budget:
+            return []
+        self._slow_after_ns = now_ns + self.rules.restart_window_ns
+        return self.lost(epoch, Fault.SLOW, f"{engine.late} batches in a row answered after their deadline", now_ns)
 
     def busy(self, epoch: int, since_ns: int) -> None:
         """When the batch now running began, 0 when nothing is in flight. Starts the batch watchdog."""
@@ -154,13 +154,14 @@ class Failover:
         if engine is not None:
             engine.busy_since_ns = since_ns
 
-    def lost(self, epoch: int, reason: str, now_ns: int) -> list[Action]:
+    def lost(self, epoch: int, fault: Fault, reason: str, now_ns: int) -> list[Action]:
         """The engine died, reported a fault, answered wrongly or went silent. A second report is ignored."""
         engine = self.engines.pop(epoch, None)
         if engine is None:
             return []
         was_active = engine.standing is Standing.ACTIVE
-        actions: list[Action] = [Fence(epoch, reason)]
+        self.losses[fault] += 1
+        actions: list[Action] = [Fence(epoch, fault, reason)]
         if was_active:
             self.failovers += 1
             actions += self._promote_if_none(reason)
@@ -170,12 +171,13 @@ class Failover:
     def overdue(self, epoch: int, now_ns: int) -> bool:
         """Whether the next tick would give this engine up: look once more whether it has said anything."""
         engine = self.engines.get(epoch)
-        return engine is not None and bool(self._overdue(engine, now_ns))
+        return engine is not None and self._overdue(engine, now_ns) is not None
 
-    def spawn_failed(self, reason: str, now_ns: int) -> list[Action]:
+    def spawn_failed(self, reason: str, now_ns: int) -> None:
+        """It could not even be asked for: no memory, no descriptors."""
         self._spawns_pending -= 1
+        self.losses[Fault.NOT_STARTED] += 1
         self._schedule_respawn(now_ns, reason)
-        return []
 
     def end(self) -> None:
         """The generation is draining: nothing is started any more."""
@@ -185,10 +187,12 @@ class Failover:
         """What the passing of time calls for. Call it after every socket was read: a late main is not a dead engine."""
         actions: list[Action] = []
         for engine in list(self.engines.values()):
-            reason = self._overdue(engine, now_ns)
-            if reason:
-                actions += self.lost(engine.epoch, reason, now_ns)
-            elif self._wants_check(engine, now_ns):
+            found = self._overdue(engine, now_ns)
+            if found is not None:
+                actions += self.lost(engine.epoch, *found, now_ns)
+        actions += self._relieve(now_ns)
+        for engine in self.engines.values():
+            if self._wants_check(engine, now_ns):
                 engine.check_sent_ns = now_ns
                 actions.append(Check(engine.epoch))
         return actions + self._respawn(now_ns)
@@ -205,35 +209,61 @@ class Failover:
         best.standing = Standing.ACTIVE
         return [Promote(best.epoch, reason)]
 
-    def _overdue(self, engine: Engine, now_ns: int) -> str:
+    def _relieve(self, now_ns: int) -> list[Action]:
+        """Let the standby that has just proved itself serve, so that the active one can be checked without a frame
+        waiting behind its check. It waits for a moment without work, so that answers stay in order; not for ever.
+        """
+        active = self.engines.get(self.active or 0)
+        if active is None or self._ended:
+            return []
+        age_ns, half_ns = now_ns - active.golden_ns, self.rules.golden_interval_ns // 2
+        if age_ns < (2 * half_ns if active.busy_since_ns else half_ns):
+            return []
+        fresh = [
+            e for e in self.engines.values()
+            if e.standing is Standing.READY and not e.check_sent_ns and now_ns - e.golden_ns < half_ns
+        ]  # fmt: skip
+        if not fresh:
+            return []
+        active.standing = Standing.READY
+        return self._promote_if_none("it has proved itself, the other one is to")
+
+    def _overdue(self, engine: Engine, now_ns: int) -> tuple[Fault, str] | None:
         rules = self.rules
         if engine.standing is Standing.STARTING:
-            late = now_ns - engine.born_ns > rules.ready_timeout_ns
-            return f"not ready within {rules.ready_timeout_ns / 1e9:.1f} s" if late else ""
-        if engine.busy_since_ns:
-            late = now_ns - engine.busy_since_ns > rules.batch_watchdog_ns
-            return f"batch over its watchdog of {rules.batch_watchdog_ns / 1e6:.0f} ms" if late else ""
-        if engine.check_sent_ns:
-            late = now_ns - engine.check_sent_ns > rules.golden_timeout_ns
-            return f"golden check not answered within {rules.golden_timeout_ns / 1e6:.0f} ms" if late else ""
-        late = now_ns - engine.heard_ns > rules.heartbeat_missed_ns
-        return f"no heartbeat for {rules.heartbeat_missed_ns / 1e6:.0f} ms" if late else ""
+            since_ns, limit_ns, fault = engine.born_ns, rules.ready_timeout_ns, Fault.NOT_READY
+            text = f"not ready within {limit_ns / 1e9:.1f} s"
+        elif engine.busy_since_ns:
+            since_ns, limit_ns, fault = engine.busy_since_ns, rules.batch_watchdog_ns, Fault.BATCH_OVERDUE
+            text = f"batch over its watchdog of {limit_ns / 1e6:.0f} ms"
+        elif engine.check_sent_ns:
+            since_ns, limit_ns, fault = engine.check_sent_ns, rules.golden_timeout_ns, Fault.CHECK_OVERDUE
+            text = f"golden check not answered within {limit_ns / 1e6:.0f} ms"
+        else:
+            since_ns, limit_ns, fault = engine.heard_ns, rules.heartbeat_missed_ns, Fault.SILENT
+            text = f"no heartbeat for {limit_ns / 1e6:.0f} ms"
+        return (fault, text) if now_ns - since_ns > limit_ns else None
 
     def _wants_check(self, engine: Engine, now_ns: int) -> bool:
         return (
             engine.standing is Standing.READY
+            and not self._ended
             and not engine.check_sent_ns
-            and now_ns - engine.golden_ns >= self.rules.golden_interval_ns
+            and not engine.busy_since_ns
+            and now_ns - engine.golden_ns >= self.rules.golden_interval_ns // 2
         )
+
+    def _deaths_within_window(self, now_ns: int) -> int:
+        while self._deaths and now_ns - self._deaths[0] > self.rules.restart_window_ns:
+            self._deaths.popleft()
+        return len(self._deaths)
 
     def _schedule_respawn(self, now_ns: int, reason: str) -> None:
         self._deaths.append(now_ns)
-        while self._deaths and now_ns - self._deaths[0] > self.rules.restart_window_ns:
-            self._deaths.popleft()
-        if len(self._deaths) > self.rules.restart_budget:
+        deaths = self._deaths_within_window(now_ns)
+        if deaths > self.rules.restart_budget:
             self.failed = (
-                f"{len(self._deaths)} engines lost within {self.rules.restart_window_ns / 1e9:.0f} s, "
-                f"the last one: {reason}"
+                f"{deaths} engines lost within {self.rules.restart_window_ns / 1e9:.0f} s, the last one: {reason}"
             )
         # Where another engine serves, its replayed frames go first: a starting engine would compete with them.
         others = RESPAWN_AFTER_NS if any(e.standing is not Standing.STARTING for e in self.engines.values()) else 0

@@ -18,8 +18,10 @@ from .answers import Labels
 from .batcher import Rule
 from .config import Config
 from .engine_handle import Batch, EngineHandle, Launcher, PlanView, ResultLayout
-from .failover import Action, Check, Failover, Fence, Promote, Rules, Spawn
+from .failover import Failover, Rules
+from .faults import Fault
 from .intake import Intake
+from .orders import Action, Check, Fence, Promote, Spawn
 from .pipeline import Serving
 from .placement import from_text, in_words
 from .plans import ServedPlan
@@ -32,7 +34,8 @@ class Owner(Protocol):
     """Main, as a generation sees it."""
 
     def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None: ...
-    def taken_over(self, generation: Generation, batches: list[Batch], reason: str, now_ns: int) -> None: ...
+    def fenced(self, generation: Generation, batches: list[Batch], order: Fence, now_ns: int) -> None: ...
+    def promoted(self, generation: Generation, now_ns: int) -> None: ...
 
 
 class Generation:
@@ -84,6 +87,7 @@ class Generation:
     # -- life ----------------------------------------------------------------------------------------------------
 
     def start(self, now_ns: int) -> None:
+        self._now_ns = now_ns
         self._apply(self.machine.start(), now_ns)
 
     def tick(self, now_ns: int) -> None:
@@ -95,7 +99,7 @@ class Generation:
             if handle.epoch not in self.handles:
                 continue
             if handle.broken:
-                self._apply(self.machine.lost(handle.epoch, handle.broken, now_ns), now_ns)
+                self._lose(handle, Fault.UNTRUSTED, handle.broken, now_ns)
             else:
                 self.machine.busy(handle.epoch, handle.running_since_ns)
         self._apply(self.machine.tick(now_ns), now_ns)
@@ -134,13 +138,17 @@ class Generation:
         for message in handle.receive():
             if isinstance(message, Answer):
                 batch = handle.complete(message, now_ns)
-                self.machine.heard(handle.epoch, now_ns)
                 if batch is not None:
                     self._owner.answered(handle, batch, message, now_ns)
+                    self._apply(self.machine.served(handle.epoch, _is_late(batch, message), now_ns), now_ns)
             elif isinstance(message, Notice):
                 self._apply(self._hear(handle, message, now_ns), now_ns)
         if handle.ended:
-            self._apply(self.machine.lost(handle.epoch, handle.end_reason(), now_ns), now_ns)
+            fault = Fault.UNTRUSTED if handle.broken else Fault.DIED
+            self._lose(handle, fault, handle.end_reason(), now_ns)
+
+    def _lose(self, handle: EngineHandle, fault: Fault, reason: str, now_ns: int) -> None:
+        self._apply(self.machine.lost(handle.epoch, fault, reason, now_ns), now_ns)
 
     def _hear(self, handle: EngineHandle, notice: Notice, now_ns: int) -> list[Action]:
         if notice.kind is Kind.READY:
@@ -148,7 +156,7 @@ class Generation:
         if notice.kind is Kind.GOLDEN:
             return self.machine.golden(handle.epoch, notice.ok, notice.text, now_ns)
         if notice.kind is Kind.FAULT:
-            return self.machine.lost(handle.epoch, f"it reports: {notice.text}", now_ns)
+            return self.machine.lost(handle.epoch, Fault.REPORTED, f"it reports: {notice.text}", now_ns)
         if notice.kind is Kind.PLACED:
             self._note_placement(handle, notice.text)
         self.machine.heard(handle.epoch, now_ns)
@@ -172,7 +180,7 @@ class Generation:
             return
         log.error("engine %d: %s", handle.epoch, text)
         self._on_readable(handle, now_ns)
-        self._apply(self.machine.lost(handle.epoch, text.splitlines()[0], now_ns), now_ns)
+        self._lose(handle, Fault.DIED, text.splitlines()[0], now_ns)
 
     # -- carrying out --------------------------------------------------------------------------------------------
 
@@ -185,7 +193,7 @@ class Generation:
             elif isinstance(action, Promote):
                 self.active = self.handles[action.epoch]
                 log.info("generation %d: engine %d is active (%s)", self.number, action.epoch, action.reason)
-                self._owner.taken_over(self, [], action.reason, now_ns)
+                self._owner.promoted(self, now_ns)
             elif isinstance(action, Check):
                 self.handles[action.epoch].check(now_ns)
 
@@ -199,7 +207,7 @@ class Generation:
             handle = self._launcher.launch(self.config, [p.fd for p in self.plans], layout, self._spawn_failed)
         except (IpcError, OSError) as error:
             log.error("generation %d: an engine cannot be started: %s", self.number, error)
-            self._apply(self.machine.spawn_failed(str(error), now_ns), now_ns)
+            self.machine.spawn_failed(str(error), now_ns)
             return
         log.info("generation %d: engine %d starts (%s)", self.number, handle.epoch, reason)
         self.handles[handle.epoch] = handle
@@ -208,7 +216,7 @@ class Generation:
         self._watcher.watch(handle.fault_fd, lambda now_ns: self._on_fault_pipe(handle, now_ns))
 
     def _spawn_failed(self, epoch: int, text: str) -> None:
-        self._apply(self.machine.lost(epoch, text, self._now_ns), self._now_ns)
+        self._apply(self.machine.lost(epoch, Fault.NOT_STARTED, text, self._now_ns), self._now_ns)
 
     def _fence(self, action: Fence, now_ns: int) -> None:
         handle = self.handles[action.epoch]
@@ -217,13 +225,18 @@ class Generation:
         if handle is self.active:
             self.active = None
         self._forget(handle)
-        self._owner.taken_over(self, batches, action.reason, now_ns)
+        self._owner.fenced(self, batches, action, now_ns)
 
     def _forget(self, handle: EngineHandle) -> None:
         del self.handles[handle.epoch]
         self._watcher.forget(handle.fd)
         self._watcher.forget(handle.fault_fd)
         handle.fence()
+
+
+def _is_late(batch: Batch, answer: Answer) -> bool:
+    """Whether the engine itself was too slow for a frame: one that it was given for the first time, so in good time."""
+    return any(answer.t_end_ns > frame.deadline_ns for frame in batch.frames if not frame.replayed)
 
 
 def rules_of(config: Config) -> Rules:

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from ..ipc.histogram import Histogram
 from ..ipc.outcomes import OUTCOMES
+from .faults import MEANINGS
 
 BUCKETS_MS = (1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 500, 1000, 2000, 5000)
 POWER_GAUGES = (
@@ -54,6 +55,10 @@ class StatusCollector(Collector):
             reasons.add_metric([reason], count)
         yield reasons
         yield CounterMetricFamily("orind_failovers", "Take-overs by the standby", value=status["failovers"])
+        losses = CounterMetricFamily("orind_engines_lost", "Engines lost, by fault", labels=["fault"])
+        for fault in MEANINGS:
+            losses.add_metric([fault.value], status["losses"].get(fault.value, 0))
+        yield losses
         yield CounterMetricFamily("orind_reloads", "Reloads asked for", value=status["reload"]["requested"])
         yield from self._latency()
         for key, name, text in POWER_GAUGES:

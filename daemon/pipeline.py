@@ -21,8 +21,10 @@ from . import batcher
 from .answers import describe
 from .decode_pool import DecodePool
 from .engine_handle import Batch, EngineHandle, PlanView
+from .faults import Fault
 from .intake import Intake
 from .ledger import Ledger
+from .orders import Fence
 from .queues import Queues
 from .repeats import Repeats
 from .trigger import ReplySocket, Trigger
@@ -208,16 +210,19 @@ class Pipeline:
         else:
             self._finish(frame, "ok", "", None, now_ns, content)
 
-    def replay(self, batches: list[Batch], reason: str, now_ns: int) -> None:
-        """Frames that a dead engine had: each again, alone. One that was suspect and alone is poison."""
+    def replay(self, batches: list[Batch], order: Fence, now_ns: int) -> None:
+        """Frames that a lost engine had: each again, alone. One that was alone and is blamed twice is poison."""
+        if order.fault is Fault.SLOW:
+            self.times = batcher.ServiceTimes()  # of that engine: they would refuse the next one's frames
         again: list[Trigger] = []
         for batch in batches:
             for frame in batch.frames:
-                if frame.suspect and len(batches) == 1 and len(batch.frames) == 1:
-                    text = f"a second engine died of it, with nothing else in flight ({reason})"
+                blamed = order.fault.blames_frames
+                if blamed and frame.suspect and len(batches) == 1 and len(batch.frames) == 1:
+                    text = f"a second engine died of it, with nothing else in flight ({order.reason})"
                     self._finish(frame, "error", "poison", text, now_ns)
                 else:
-                    frame.suspect = True
+                    frame.replayed, frame.suspect = True, frame.suspect or blamed
                     again.append(frame)
         for frame in reversed(again):
             if self._readmitted(frame, now_ns):

@@ -5,19 +5,32 @@ Owned by `daemon.py`. Invariant: one is closed only when nothing is in flight on
 
 from __future__ import annotations
 
+from collections import Counter
+
 from .engine_handle import Batch
+from .faults import Fault
 from .generation import Generation
 
 
 class Retired:
-    """`failovers` counts those of all that ever retired."""
+    """What closed ones counted is kept in `_failovers` and `_losses`."""
 
     def __init__(self) -> None:
         self._generations: list[Generation] = []
-        self.failovers = 0
+        self._failovers = 0
+        self._losses: Counter[Fault] = Counter()
+
+    @property
+    def failovers(self) -> int:
+        """Of all that ever retired."""
+        return self._failovers + sum(g.machine.failovers for g in self._generations)
+
+    @property
+    def losses(self) -> Counter[Fault]:
+        """Engines lost, of all that ever retired."""
+        return sum((g.machine.losses for g in self._generations), self._losses)
 
     def add(self, generation: Generation) -> None:
-        self.failovers += generation.machine.failovers
         generation.retire()
         self._generations.append(generation)
 
@@ -27,6 +40,8 @@ class Retired:
             if generation.idle():
                 generation.close()
                 self._generations.remove(generation)
+                self._failovers += generation.machine.failovers
+                self._losses += generation.machine.losses
 
     def running_ns(self, now_ns: int) -> int:
         return sum(generation.running_ns(now_ns) for generation in self._generations)

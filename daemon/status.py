@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..ipc.bounded_text import bound_text, bound_texts
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
     from .decode_pool import DecodePool
     from .descriptors import Descriptors
     from .endpoints import Endpoints
+    from .engine_handle import Batch
+    from .faults import Fault
     from .generation import Generation
     from .http_link import HttpLink
     from .ledger import Ledger
+    from .orders import Fence
     from .pipeline import Pipeline
     from .power_link import PowerLink
     from .reloading import Reloading
@@ -49,6 +53,8 @@ class Reported(Protocol):
 
     @property
     def failovers(self) -> int: ...
+    @property
+    def losses(self) -> Counter[Fault]: ...
     def state(self, now_ns: int) -> str: ...
 
 
@@ -93,11 +99,18 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
         "histograms": {stage: h.to_json() for stage, h in ledger.stages.items() if h.count},
         "failovers": daemon.failovers,
         "failover": daemon.last_failover,
+        "losses": {fault.value: count for fault, count in daemon.losses.items()},
         "reload": {"requested": reloading.requested, "done": reloading.done, "result": reloading.result},
         "power": daemon.power.report,
         "http": daemon.http.address,
         "memory_max_percent": generation.config.health.memory_max_percent,
     }
+
+
+def describe_failover(number: int, batches: list[Batch], order: Fence, now_ns: int) -> dict[str, Any]:
+    """The table's `failover`: why and when the last active engine was lost, and how many frames it had."""
+    said = {"number": number, "at_ns": now_ns, "fault": order.fault.value, "reason": bound_text(order.reason)}
+    return {**said, "frames": sum(len(batch.frames) for batch in batches)}
 
 
 def health(daemon: Reported, queued: int, now_ns: int) -> tuple[bool, list[str]]:

@@ -29,7 +29,10 @@ class ReplySocket(Protocol):
 
 @dataclass(slots=True)
 class Trigger:
-    """A frame with its identity, its pixels' place and everything that its answer echoes."""
+    """A frame with its identity, its pixels' place and everything that its answer echoes.
+
+    `replayed`: an engine was lost that had it; `suspect`: it may be what that engine was lost of.
+    """
 
     camera: str
     seq: int | None
@@ -52,6 +55,7 @@ class Trigger:
     source: ReplySocket | None = None
     envelope: Sequence[bytes] = ()
     entry: Entry | None = None
+    replayed: bool = False
     suspect: bool = False
     queued_ns: int = 0
     outcome: str = ""

@@ -48,7 +48,8 @@ STOP_TIMEOUT_S = 30.0
 LOG_LINES = 80
 CALIBRATION_SEED, CALIBRATION_PARTS, SHOWN_SEED = 500_000, 256, 700_000
 PAGE_BYTES = 4096
-# No power, no http: only what moves frames. The restart budget and the watchdogs suit a shared machine and many kills.
+# No power, no http: only what moves frames. The restart budget and the watchdogs suit a shared machine and many kills;
+# engines do not take turns by themselves, so that the one that was found active is the one that is killed.
 DEFAULTS: dict[str, Any] = {
     "run_dir": "run",
     "models": {},
@@ -59,6 +60,7 @@ DEFAULTS: dict[str, Any] = {
     "engine": {
         "batch_watchdog_ms": 5000,
         "heartbeat_missed_ms": 1000,
+        "golden_interval_s": 600,
         "golden_timeout_ms": 10_000,
         "restart_budget": 1000,
     },

@@ -154,9 +154,13 @@ class EngineStandIn:
         *,
         row_width: int = 6,
         took_ns: int = 5 * MS,
+        ended_ns: int = 0,
         announced: int | None = None,
     ) -> None:
-        """rows: for each frame what it leaves in the result area, or the text of that frame's error."""
+        """rows: for each frame what it leaves in the result area, or the text of that frame's error.
+
+        Its times are from 0 to took_ns, unless it is told when it ended.
+        """
         if batch in self.batches:
             self.batches.remove(batch)
         self.results.begin(batch.area, batch.batch_id)
@@ -169,7 +173,8 @@ class EngineStandIn:
             count = len(content) if announced is None else announced
             said.append(engine_messages.FrameAnswer(engine_messages.STATUS_OK, count))
         self.results.finish(batch.area, batch.batch_id)
-        times = (0, took_ns // 4, took_ns // 2, took_ns)
+        start_ns = max(0, ended_ns - took_ns)
+        times = (start_ns, start_ns + took_ns // 4, start_ns + took_ns // 2, start_ns + took_ns)
         self.say(
             engine_messages.pack_answer(
                 engine_messages.Answer(batch.batch_id, self.epoch, batch.area, *times, tuple(said))

@@ -190,6 +190,7 @@ def test_a_dead_active_engine_costs_no_frame(house: House) -> None:
     assert house.reply()["outcome"] == "ok"
     status = house.status()
     assert status["failovers"] == 1 and status["failover"]["frames"] == 1 and status["state"] == "degraded"
+    assert status["failover"]["fault"] == "died" and status["losses"] == {"died": 1}
 
 
 def test_a_reload_switches_generations_and_the_old_one_answers_what_it_has(house: House) -> None:

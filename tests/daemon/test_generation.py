@@ -12,7 +12,9 @@ from stand_ins import MS, EngineStandIn, Processes, S, config, turn
 
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher
 from orind.daemon.failover import RESPAWN_AFTER_NS, Standing
+from orind.daemon.faults import Fault
 from orind.daemon.generation import Generation, rules_of
+from orind.daemon.orders import Fence
 from orind.daemon.placement import to_text
 from orind.daemon.plans import ServedPlan
 from orind.daemon.poller import Poller
@@ -44,15 +46,20 @@ class Stage:
             1, config(**BUDGET), [plan], Launcher(self.processes, self.ring), self.poller, self, StampPolicy()
         )
         self.answers: list[tuple[int, list[int | None]]] = []
-        self.taken: list[tuple[list[list[int | None]], str, int | None]] = []
+        self.lost: list[tuple[list[list[int | None]], Fault, str]] = []
+        self.active: list[int] = []
         self.engines: dict[int, EngineStandIn] = {}
 
     def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None:
         self.answers.append((engine.epoch, [f.seq for f in batch.frames]))
 
-    def taken_over(self, generation: Generation, batches: list[Batch], reason: str, now_ns: int) -> None:
-        active = generation.active
-        self.taken.append(([[f.seq for f in b.frames] for b in batches], reason, active and active.epoch))
+    def fenced(self, generation: Generation, batches: list[Batch], order: Fence, now_ns: int) -> None:
+        assert generation.active is None or generation.active.epoch != order.epoch
+        self.lost.append(([[f.seq for f in b.frames] for b in batches], order.fault, order.reason))
+
+    def promoted(self, generation: Generation, now_ns: int) -> None:
+        assert generation.active is not None
+        self.active.append(generation.active.epoch)
 
     def start(self) -> None:
         self.generation.start(self.now)
@@ -70,7 +77,7 @@ class Stage:
         for engine in self.engines.values():
             engine.ready()
             self.turn()
-        self.taken.clear()
+        self.active.clear()
 
     def turn(self, passed_ns: int = 0) -> None:
         self.now += passed_ns
@@ -83,8 +90,9 @@ class Stage:
             if epoch not in but and engine.alive and epoch in self.generation.handles:
                 engine.beat()
 
-    def send(self, seq: int) -> None:
+    def send(self, seq: int, deadline_ns: int = 1_000 * S, replayed: bool = False) -> None:
         frame = Trigger("cam", seq, None, None, "arrival", self.now, encoding="mono8", width=1, height=1, length=1)
+        frame.deadline_ns, frame.replayed = deadline_ns, replayed
         frame.slot = self.ring.take()
         assert self.generation.active is not None
         self.generation.active.send_batch(self.generation.serving().plans["m"], 1, [frame], self.now)
@@ -110,7 +118,7 @@ def test_two_engines_are_started_and_the_first_ready_one_serves(stage: Stage) ->
     assert stage.engines[1].start["results"] == [2, 4, 600, 1]
     stage.engines[2].ready()
     stage.turn()
-    assert stage.taken == [([], "first engine ready", 2)]
+    assert stage.active == [2] and stage.lost == []
     stage.send(5)
     (order,) = stage.engines[2].hear()
     stage.engines[2].answer(order, [ROW])
@@ -173,7 +181,7 @@ def test_end_of_file_takes_the_frames_back_and_promotes_the_standby(stage: Stage
     stage.engines[1].die()
     stage.turn(MS)
     assert stage.answers == [(1, [1])], "what it answered before it died counts"
-    assert stage.taken == [([[2]], "its process ended", None), ([], "its process ended", 2)]
+    assert stage.lost == [([[2]], Fault.DIED, "its process ended")] and stage.active == [2]
     assert stage.processes.started[0].killed and sorted(stage.generation.handles) == [2]
     assert stage.generation.machine.failovers == 1
     stage.beat()
@@ -186,7 +194,7 @@ def test_a_fatal_signal_is_known_from_the_fault_pipe_before_the_end_of_file(stag
     stage.send(1)
     os.write(stage.engines[1].fault_fd, b"Fatal Python error: Segmentation fault\n\nCurrent thread\n")
     stage.turn()
-    assert stage.taken[0] == ([[1]], "Fatal Python error: Segmentation fault", None)
+    assert stage.lost == [([[1]], Fault.DIED, "Fatal Python error: Segmentation fault")]
     assert stage.generation.active is not None and stage.generation.active.epoch == 2
 
 
@@ -201,19 +209,19 @@ def test_an_empty_fault_pipe_that_closes_says_nothing(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("said", "fault", "reason"),
     [
-        (messages.pack_fault(0, "CUDA error 700"), "it reports: CUDA error 700"),
-        (messages.pack_golden(0, False, "step conv_1"), "wrong golden answer: step conv_1"),
-        (b"\1\2\3", "datagram of 3 bytes: not a message of ours"),
+        (messages.pack_fault(0, "CUDA error 700"), Fault.REPORTED, "it reports: CUDA error 700"),
+        (messages.pack_golden(0, False, "step conv_1"), Fault.WRONG, "wrong golden answer: step conv_1"),
+        (b"\1\2\3", Fault.UNTRUSTED, "datagram of 3 bytes: not a message of ours"),
     ],
 )
-def test_what_it_says_can_end_it(stage: Stage, said: bytes, reason: str) -> None:
+def test_what_it_says_can_end_it(stage: Stage, said: bytes, fault: Fault, reason: str) -> None:
     stage.serve()
     stage.send(1)
     stage.engines[1].say(said)
     stage.turn()
-    assert stage.taken[0] == ([[1]], reason, None)
+    assert stage.lost == [([[1]], fault, reason)] and stage.active == [2]
 
 
 def test_a_silent_standby_is_fenced_a_beating_one_is_not(stage: Stage) -> None:
@@ -222,7 +230,7 @@ def test_a_silent_standby_is_fenced_a_beating_one_is_not(stage: Stage) -> None:
         stage.beat(2)
         stage.turn(50 * MS)
     assert 2 not in stage.generation.handles and stage.generation.active is not None
-    assert stage.taken[-1] == ([], "no heartbeat for 150 ms", 1)
+    assert stage.lost == [([], Fault.SILENT, "no heartbeat for 150 ms")] and stage.active == []
 
 
 def test_a_late_main_gives_up_no_engine_that_has_spoken(stage: Stage) -> None:
@@ -230,7 +238,7 @@ def test_a_late_main_gives_up_no_engine_that_has_spoken(stage: Stage) -> None:
     stage.beat()
     stage.now += 10 * S  # main slept
     stage.generation.tick(stage.now)
-    assert sorted(stage.generation.handles) == [1, 2] and stage.taken == []
+    assert sorted(stage.generation.handles) == [1, 2] and stage.lost == []
 
 
 def test_a_hung_batch_ends_at_its_watchdog(stage: Stage) -> None:
@@ -242,7 +250,24 @@ def test_a_hung_batch_ends_at_its_watchdog(stage: Stage) -> None:
     assert stage.generation.active is not None and stage.generation.active.epoch == 1
     stage.beat(1)
     stage.turn(MS)
-    assert stage.taken[0] == ([[1]], "batch over its watchdog of 2000 ms", None)
+    assert stage.lost[0] == ([[1]], Fault.BATCH_OVERDUE, "batch over its watchdog of 2000 ms")
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+def test_late_answers_are_the_engines_slowness_unless_it_got_the_frame_late(stage: Stage, replayed: bool) -> None:
+    stage.serve()
+    for seq in range(7):
+        stage.send(seq, deadline_ns=stage.now + 30 * MS, replayed=replayed and seq > 0)
+        (order,) = stage.engines[1].hear()
+        stage.turn(10 * MS)
+        stage.engines[1].answer(order, [ROW], ended_ns=stage.now + (0 if seq == 0 else 21 * MS))
+        stage.beat(1)
+        stage.turn(21 * MS)
+        if 1 not in stage.generation.handles:
+            break
+    slow = (Fault.SLOW, "5 batches in a row answered after their deadline")
+    assert [lost[1:] for lost in stage.lost] == ([] if replayed else [slow])
+    assert len(stage.answers) == (7 if replayed else 6)
 
 
 def test_the_standby_is_asked_for_its_golden_answer(stage: Stage) -> None:
@@ -266,7 +291,7 @@ def test_an_engine_that_takes_no_message_is_lost(stage: Stage) -> None:
     assert active.broken == "its channel is closed or full"
     stage.beat()
     stage.generation.tick(stage.now)
-    assert stage.taken[0] == ([], "its channel is closed or full", None)
+    assert stage.lost[0] == ([], Fault.UNTRUSTED, "its channel is closed or full")
 
 
 def test_an_answer_that_cannot_be_ends_the_engine_at_the_next_tick(stage: Stage) -> None:
@@ -274,7 +299,7 @@ def test_an_answer_that_cannot_be_ends_the_engine_at_the_next_tick(stage: Stage)
     stage.send(1)
     stage.generation.handles[1].distrust("its answer cannot be used")
     stage.turn()
-    assert stage.taken[0] == ([[1]], "its answer cannot be used", None)
+    assert stage.lost[0] == ([[1]], Fault.UNTRUSTED, "its answer cannot be used")
 
 
 def test_a_spawn_that_failed_in_the_nursery_is_a_loss(stage: Stage) -> None:

@@ -41,6 +41,7 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
         ledger.stages["total"].add((n + 1) * 2 * MS)
     return {
         "generation": 3, "state": "serving", "health": {"ok": ok, "reasons": list(reasons)}, "failovers": 2,
+        "losses": {"died": 3},
         "frames": ledger.frames(), "reasons": dict(ledger.reasons), "queue": {"length": 4}, "slots": {"free": 30},
         "engines": [{"pid": 7, "role": "active", "state": "active", "device": "<cpu>", "epoch": 1}],
         "models": {
@@ -159,6 +160,7 @@ def test_metrics_are_what_prometheus_reads(site: Site) -> None:
     assert value[("orind_frames_refused_total", "parts")] == 1
     assert value[("orind_board_watts",)] == 21.5 and ("orind_junction_celsius",) not in value
     assert value[("orind_failovers_total",)] == 2 and value[("orind_reloads_total",)] == 5
+    assert value[("orind_engines_lost_total", "died")] == 3 and value[("orind_engines_lost_total", "slow")] == 0
     assert families["orind_stage_seconds"].type == "histogram"
     buckets = [(float(s.labels["le"]), s.value) for s in families["orind_stage_seconds"].samples if "le" in s.labels]
     assert buckets == sorted(buckets) and buckets[-1] == (float("inf"), 10)

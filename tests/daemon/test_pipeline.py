@@ -21,8 +21,10 @@ from orind.daemon.batcher import BELIEVED_NS, Rule
 from orind.daemon.config import Config, Decode
 from orind.daemon.decode_pool import DecodePool
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher, PlanView, ResultLayout
+from orind.daemon.faults import Fault
 from orind.daemon.intake import Intake
 from orind.daemon.ledger import Ledger
+from orind.daemon.orders import Fence
 from orind.daemon.pipeline import Pipeline, Serving
 from orind.daemon.poller import Poller
 from orind.ipc.clock import StampPolicy
@@ -101,14 +103,14 @@ class Line:
             stand_in.answer(order, [ROW] * len(order.frames), took_ns=took_ns)
         self.hear(handle)
 
-    def kill(self, reason: str = "SIGSEGV") -> list[Batch]:
+    def kill(self, reason: str = "SIGSEGV", fault: Fault = Fault.DIED) -> list[Batch]:
         """As a generation does at a fence: take back, forget, replay."""
         handle, stand_in = self.handles.pop(), self.engines.pop()
         batches = handle.take_in_flight()
         self.pipeline.active = None
         handle.fence()
         stand_in.die()
-        self.pipeline.replay(batches, reason, self.now)
+        self.pipeline.replay(batches, Fence(handle.epoch, fault, reason), self.now)
         return batches
 
     def outcomes(self) -> list[tuple[int, str]]:
@@ -438,6 +440,35 @@ def test_a_frame_alone_at_a_second_death_is_poison(line: Line) -> None:
     assert line.outcomes()[1:] == [(2, "ok"), (3, "ok")]
 
 
+def test_a_frame_is_not_blamed_for_an_engine_that_was_not_lost_at_work(line: Line) -> None:
+    line.engine()
+    line.give(1)
+    for fault in (Fault.WRONG, Fault.SLOW, Fault.SILENT, Fault.DIED, Fault.WRONG):
+        line.pipeline.dispatch(line.now)
+        line.kill(fault=fault)
+        line.engine()
+    assert line.outcomes() == []
+    line.pipeline.dispatch(line.now)
+    line.serve()
+    assert line.outcomes() == [(1, "ok")]
+
+
+def test_what_a_slow_engine_took_refuses_no_frame_of_the_next_one(line: Line) -> None:
+    line.engine()
+    line.give(1)
+    line.pipeline.dispatch(line.now)
+    line.serve(took_ns=5 * S)
+    line.give(2)
+    line.pipeline.dispatch(line.now)
+    assert line.outcomes() == [(1, "ok"), (2, "expired")]
+    line.kill(fault=Fault.SLOW)
+    line.engine()
+    line.give(3)
+    line.pipeline.dispatch(line.now)
+    line.serve()
+    assert line.outcomes()[2:] == [(3, "ok")]
+
+
 def test_a_suspect_that_waits_for_an_engine_expires_at_its_deadline(line: Line) -> None:
     line.engine()
     line.give(1)
@@ -458,7 +489,7 @@ def test_a_late_answer_of_a_fenced_engine_changes_nothing(line: Line) -> None:
     batches = handle.take_in_flight()
     stand_in.answer(order, [ROW])
     line.hear(handle)
-    line.pipeline.replay(batches, "hung", line.now)
+    line.pipeline.replay(batches, Fence(handle.epoch, Fault.BATCH_OVERDUE, "hung"), line.now)
     assert line.published == [] and line.ledger.in_flight == 1 and len(line.pipeline.queues.retry) == 1
 
 

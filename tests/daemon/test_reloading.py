@@ -16,6 +16,7 @@ from stand_ins import EngineStandIn, Processes, S, config, turn
 from orind.daemon.config import Config
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher
 from orind.daemon.generation import Generation
+from orind.daemon.orders import Fence
 from orind.daemon.plans import ServedPlan
 from orind.daemon.poller import Poller
 from orind.daemon.reloading import CHECK_TIMEOUT_NS, WAITING_MAX, Reloading
@@ -59,8 +60,11 @@ class Main:
     def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None:
         raise AssertionError("nothing was sent")
 
-    def taken_over(self, generation: Generation, batches: list[Batch], reason: str, now_ns: int) -> None:
+    def fenced(self, generation: Generation, batches: list[Batch], order: Fence, now_ns: int) -> None:
         assert not batches
+
+    def promoted(self, generation: Generation, now_ns: int) -> None:
+        """`switch` asks who is active."""
 
     def new_generation(self, made: Config, plans: list[ServedPlan]) -> Generation:
         self.number += 1

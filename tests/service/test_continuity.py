@@ -53,6 +53,26 @@ def test_the_standby_takes_over_what_was_in_flight(folder: Path, parts: Path, nu
         service.wait_for(lambda s: s["state"] == "serving", "a ready standby")
 
 
+def test_engines_take_turns_under_load_and_nobody_notices(folder: Path, parts: Path) -> None:
+    """Each is checked by its golden input while the other serves."""
+    config = {"engine": {"golden_interval_s": 1}}
+    with parts_service(folder, parts, **config) as service:
+        with harness.Load(service, harness.part_pictures(8), RATE_HZ, encoding="rgb8") as load:
+            first = service.active_pid()
+            for _ in range(2):
+                service.wait_for(lambda s: active(s) not in (None, first), "the other engine's turn")
+                service.wait_for(lambda s: active(s) == first, "the first engine's turn")
+            load.next_sent()
+            load.stop()
+        assert_accounts(service, load)
+        status = service.status()
+        assert (status["failovers"], status["losses"]) == (0, {})
+
+
+def active(status: dict[str, Any]) -> int | None:
+    return next((e["pid"] for e in status["engines"] if e["role"] == "active"), None)
+
+
 def test_a_hung_engine_is_fenced_by_the_batch_watchdog(folder: Path, parts: Path) -> None:
     config = {"engine": {"batch_watchdog_ms": 400}}
     with parts_service(folder, parts, **config) as service, service.client() as camera:

@@ -1,0 +1,41 @@
+"""What the failover machine orders a generation to do, each order with its reason. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .faults import Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """Send frames to this engine from now on; a fenced one's frames in flight go to it first."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Believe nothing more from this engine, take back its frames, kill it."""
+
+    epoch: int
+    fault: Fault
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Start another engine."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Have this idle engine run its golden input now."""
+
+    epoch: int
+
+
+Action = Promote | Fence | Spawn | Check
