@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from ctypes import c_void_p
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,26 @@ def cuda(shared: Cuda) -> Iterator[Cuda]:
 
 
 @pytest.fixture(scope="session")
+def kept(shared: Cuda) -> int:
+    """A context of the whole session, on no thread's stack."""
+    context = shared.create_context()
+    shared.check("cuCtxPopCurrent_v2", None)
+    return context
+
+
+@pytest.fixture
+def cuda_for_kernels(shared: Cuda, kept: int) -> Iterator[Cuda]:
+    """`shared` with a context that others use too: to make one takes half a second on a real GPU.
+
+    For tests of kernels, which change nothing of a context and leave nothing running in it.
+    """
+    shared.check("cuCtxPushCurrent_v2", kept)
+    yield shared
+    shared.check("cuCtxSynchronize")
+    shared.check("cuCtxPopCurrent_v2", None)
+
+
+@pytest.fixture(scope="session")
 def pycuda_python() -> str:
     """An interpreter that can import PyCUDA: this one; PyCUDA is built and installed if it is not there."""
     build_pycuda.ensure(sys.executable)
@@ -102,14 +123,26 @@ def fresh(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         return instance
 
     yield make
-    for shared, context in contexts:
+    for shared, context in reversed(contexts):  # the last is on top of the stack, and leaves it when it is destroyed
         shared.check("cuCtxDestroy_v2", context)
 
 
 @pytest.fixture
 def kernels(cuda: Cuda) -> Callable[[str], int]:
-    """A function of driver_ptx.KERNELS by name, loaded into the context of `cuda`."""
+    """A function of driver_ptx.KERNELS by name, loaded into the context of `cuda`; each has run once.
+
+    A real driver loads a kernel when it is first used, and may wait for the device to do so: for ever, where a test
+    holds a stream back meanwhile.
+    """
     module = cuda.module(KERNELS)
+    word, words = cuda.pinned(4)
+    words[0] = 1
+    for name, arguments in {"fill": (word, 1, 0), "increment": (word,), "gate": (word,)}.items():
+        cuda.run(cuda.function(module, name), *arguments, block=(1, 1, 1))
+    for name in ("nothing", "bounded"):
+        cuda.run(cuda.function(module, name), block=(1, 1, 1))
+    cuda.check("cuCtxSynchronize")
+    cuda.check("cuMemFreeHost", c_void_p(word))
     return lambda name: cuda.function(module, name)
 
 

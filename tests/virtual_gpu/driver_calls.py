@@ -11,6 +11,8 @@ import functools
 import json
 import os
 import struct
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +22,8 @@ from typing import Any
 
 REAL = os.environ.get("ORIND_REAL_GPU") == "1"
 """The tests run on the machine's own driver and GPU, not on the virtual one."""
+
+NOT_READY = 600
 
 
 class CudaError(Exception):
@@ -168,3 +172,30 @@ def held(cuda: Cuda, gate: int, stream: int) -> Iterator[None]:
         yield
     finally:
         words[0] = 1
+
+
+HOST_FUNCTION = ctypes.CFUNCTYPE(None, c_void_p)
+
+
+@contextmanager
+def held_by_host(cuda: Cuda, stream: int) -> Iterator[None]:
+    """Holds a stream back while the block runs, by a host function, so that the device is free for other streams.
+
+    What the block uses must have run before: loading a kernel may wait for the whole device.
+    """
+    let_go = threading.Event()
+    function = HOST_FUNCTION(lambda _: (let_go.wait(), None)[1])
+    cuda.check("cuLaunchHostFunc", stream, function, None)
+    try:
+        yield
+    finally:
+        let_go.set()
+        cuda.check("cuStreamSynchronize", stream)
+
+
+def ends(cuda: Cuda, stream: int, within_s: float = 20.0) -> bool:
+    """Whether the stream's work comes to its end, where a synchronisation would wait for ever if it did not."""
+    deadline = time.monotonic() + within_s
+    while (code := cuda.call("cuStreamQuery", stream)) == NOT_READY and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return code == 0

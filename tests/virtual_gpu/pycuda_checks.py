@@ -81,12 +81,13 @@ def launches_streams_and_events() -> None:
         fill.prepared_call((4, 1), (64, 1, 1), int(pointer), 8, 256)
         cuda.Context.synchronize()
         assert (mapped == 8).all()
-        try:
-            fill(pointer, np.uint32(7), block=(64, 1, 1), grid=(4, 1))
-        except cuda.LogicError as error:
-            assert "invalid argument" in str(error)
-        else:
-            raise AssertionError("a launch with too few parameter bytes must be refused")
+        if not REAL:  # a real driver takes it, and the kernel reads what lies behind
+            try:
+                fill(pointer, np.uint32(7), block=(64, 1, 1), grid=(4, 1))
+            except cuda.LogicError as error:
+                assert "invalid argument" in str(error)
+            else:
+                raise AssertionError("a launch with too few parameter bytes must be refused")
 
 
 def a_graph_through_ctypes() -> None:
@@ -117,15 +118,15 @@ def errors_are_exceptions() -> None:
         try:
             cuda.module_from_buffer(KERNELS.replace("st.global.u32", "st.globular.u32").encode())
         except cuda.Error as error:
-            assert REAL or "st.globular.u32" in str(error), error
+            assert "ptxas application ptx input, line" in str(error) and "globular" in str(error), error
         else:
             raise AssertionError("an unknown instruction must be refused")
         try:
             cuda.module_from_buffer(b"\x7fELF" + bytes(64))
         except cuda.Error as error:
-            assert REAL or "cubin" in str(error)
+            assert "image is invalid" in str(error), error
         else:
-            raise AssertionError("a cubin must be refused")
+            raise AssertionError("an empty ELF file must be refused")
         try:
             cuda.mem_alloc(1 << 50)
         except cuda.MemoryError as error:

@@ -75,7 +75,7 @@ def test_a_fault_is_every_later_answer_of_the_process(fresh: Fresh, capfd: pytes
     assert cuda.counters()["faults"] == [cuda.last_fault()]
 
 
-def test_an_assert_is_of_its_context_only(plant: Any) -> None:
+def test_an_assert_spoils_the_process_too(plant: Any) -> None:
     planted = plant("assert launch=2")
     cuda = planted.cuda
     planted.fill(1)
@@ -83,12 +83,8 @@ def test_an_assert_is_of_its_context_only(plant: Any) -> None:
     planted.fill(2)
     assert planted.synchronise() == ASSERT
     assert cuda.call("cuMemAlloc_v2", byref(c_uint64()), 4) == ASSERT
-    failed = cuda.get("cuCtxGetCurrent")
-    cuda.create_context()
-    out = cuda.allocate(4)
-    cuda.run(cuda.function(cuda.module(KERNELS), "fill"), out, 9, 1)
-    assert cuda.words(out, 1) == [9]
-    cuda.check("cuCtxDestroy_v2", failed)
+    assert cuda.call("cuCtxCreate_v2", byref(c_uint64()), 0, 0) == ASSERT
+    assert cuda.call("cuDevicePrimaryCtxRetain", byref(c_uint64()), 0) == ASSERT
 
 
 def test_work_after_a_fault_is_dropped_and_events_complete(plant: Any) -> None:

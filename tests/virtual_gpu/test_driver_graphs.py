@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 
 import pytest
-from driver_calls import Cuda, Fresh
+from driver_calls import HOST_FUNCTION, Cuda, Fresh
 from driver_ptx import KERNELS
 
 INVALID_VALUE, ILLEGAL_STATE = 1, 401
@@ -17,7 +17,6 @@ ISOLATION, IMPLICIT, CAPTURED_EVENT, WRONG_THREAD = range(905, 909)
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 NON_BLOCKING = 1
 KERNEL, MEMCPY, MEMSET, HOST = 0, 1, 2, 3
-HOST_FUNCTION = ctypes.CFUNCTYPE(None, c_void_p)
 Kernels = Callable[[str], int]
 
 
@@ -49,7 +48,8 @@ def node_types(cuda: Cuda, graph: int) -> list[int]:
     count = c_size_t()
     cuda.check("cuGraphGetNodes", graph, None, byref(count))
     nodes = (c_uint64 * count.value)()
-    cuda.check("cuGraphGetNodes", graph, nodes, byref(count))
+    if count.value:
+        cuda.check("cuGraphGetNodes", graph, nodes, byref(count))
     types = []
     for node in nodes:
         kind = c_int()
@@ -250,7 +250,8 @@ def test_captures_and_other_threads(cuda: Cuda) -> None:
     begin(cuda, stream, THREAD_LOCAL)
     assert other(lambda: allocate(cuda, stream)) == 0, "only this thread is bound by a thread-local capture"
     assert other(lambda: end_code(cuda, stream)) == WRONG_THREAD
-    end(cuda, stream)
+    assert end_code(cuda, stream) == ILLEGAL_STATE, "refused, and over all the same"
+    assert status(cuda, stream) == 0
     begin(cuda, stream, GLOBAL)
     assert other(lambda: allocate(cuda, stream)) == UNSUPPORTED
     assert end_code(cuda, stream) == INVALIDATED
@@ -266,7 +267,14 @@ def test_capture_begins_and_ends_in_order(cuda: Cuda) -> None:
     identity, value = c_uint64(), c_int()
     cuda.check("cuStreamGetCaptureInfo_v2", stream, byref(value), byref(identity), None, None, None)
     assert value.value == 1 and identity.value
-    assert node_types(cuda, end(cuda, stream)) == []
+    graph = end(cuda, stream)
+    assert node_types(cuda, graph) == []
+    nodes, none = (c_uint64 * 1)(), c_size_t(0)
+    assert cuda.call("cuGraphGetNodes", graph, nodes, byref(none)) == INVALID_VALUE, "an array with room for none"
+
+
+@pytest.mark.virtual
+def test_a_handle_that_is_no_graph_is_refused(cuda: Cuda) -> None:
     assert cuda.call("cuGraphInstantiateWithFlags", byref(c_uint64()), 4096, 0) == INVALID_VALUE
 
 

@@ -79,7 +79,9 @@ def test_copies_are_checked_against_the_allocation(cuda: Cuda) -> None:
     cuda.check("cuMemcpyDtoD_v2", other, address + 50, 50)
     assert cuda.read(other, 50) == data[50:]
     assert cuda.call("cuMemcpyDtoD_v2", other, address, 101) == INVALID_VALUE
-    assert cuda.call("cuMemcpyDtoH_v2", c_void_p(other), address, 8) == INVALID_VALUE, "device memory is not the host's"
+    cuda.check("cuMemcpyDtoH_v2", c_void_p(other), address + 8, 8)  # one address space: it may be the device's
+    assert cuda.read(other, 8) == data[8:16]
+    assert cuda.call("cuMemcpyDtoH_v2", c_void_p(other + 96), address, 8) == INVALID_VALUE, "in part outside"
     cuda.check("cuMemcpy", other, address, 8)
     assert cuda.read(other, 8) == data[:8]
     cuda.check("cuMemcpyHtoD_v2", 0, c_char_p(b""), 0)
@@ -129,7 +131,18 @@ def test_a_pitched_copy_takes_a_window(cuda: Cuda) -> None:
     there.dstY, there.dstPitch = 2, 8
     assert cuda.call("cuMemcpy2D_v2", byref(there)) == INVALID_VALUE, "the pitch is less than a row"
     there.dstType = ARRAY
-    assert cuda.call("cuMemcpy2D_v2", byref(there)) == NOT_SUPPORTED
+    assert cuda.call("cuMemcpy2D_v2", byref(there)) == INVALID_VALUE, "no array"
+
+
+@pytest.mark.virtual
+def test_there_are_no_arrays(cuda: Cuda) -> None:
+    address, some = cuda.allocate(64), 4096
+    flat = Copy2D(srcType=DEVICE, srcDevice=address, dstType=ARRAY, dstArray=some, width=4, height=4)
+    assert cuda.call("cuMemcpy2D_v2", byref(flat)) == NOT_SUPPORTED
+    box: Any = Copy3D(srcType=ARRAY, srcArray=some, dstType=DEVICE, dstDevice=address, width=4, height=4, depth=1)
+    assert cuda.call("cuMemcpy3D_v2", byref(box)) == NOT_SUPPORTED
+    box.srcArray = None
+    assert cuda.call("cuMemcpy3D_v2", byref(box)) == INVALID_VALUE
 
 
 def test_a_box_is_copied_slice_by_slice(cuda: Cuda) -> None:

@@ -136,8 +136,10 @@ CUDA_API cuStreamEndCapture(CUstream handle, CUgraph* out) {
     const auto capture = stream->capture;
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
     if (capture->origin.lock() != stream) return invalidate(*capture, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
-    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id())
+    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id()) {
+        finish(*capture);  // refused, and over all the same
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    }
     const bool invalid = capture->invalid, complete = joined(*capture, *stream);
     finish(*capture);
     if (invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;

@@ -46,8 +46,7 @@ CUresult destroy(Call& call, Context& context) {
     context.destroyed = true;
     ContextStack& stack = context_stack();
     if (stack.top() == &context) --stack.depth;
-    return error == context.error ? CUDA_SUCCESS
-                                  : error;  // a failed context can be destroyed, a failed process not used
+    return error;
 }
 
 CUresult push(Context* context) {
@@ -211,10 +210,10 @@ CUDA_API cuDevicePrimaryCtxReset_v2(CUdevice device) {
     if (device) return CUDA_ERROR_INVALID_DEVICE;
     Context* primary = call.state.primary;
     if (!primary) return CUDA_SUCCESS;
-    call.state.drain(call.lock, *primary);
+    if (const CUresult error = call.state.drain(call.lock, *primary)) return error;
     release_resources(call.state, *primary);
-    primary->error = CUDA_SUCCESS;  // the process's error, if there is one, stays
-    return call.state.error;
+    primary->destroyed = true;  // to whom it is current too, until it is retained again
+    return CUDA_SUCCESS;
 }
 CUDA_API cuDevicePrimaryCtxReset(CUdevice device) { return cuDevicePrimaryCtxReset_v2(device); }
 
@@ -228,7 +227,6 @@ CUDA_API cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     call.state.drain(call.lock, *primary);
     release_resources(call.state, *primary);
     primary->destroyed = true;
-    primary->error = CUDA_SUCCESS;
     return call.state.error;
 }
 CUDA_API cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }

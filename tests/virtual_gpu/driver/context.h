@@ -29,8 +29,8 @@ struct Operation {
 
 // Puts an operation into a stream. `launch` counts as a kernel launch, to which faults may be injected.
 CUresult enqueue(Call& call, const std::shared_ptr<Stream>& stream, Operation operation, bool launch = false);
-// The task that runs an operation of a stream, with the faults that are to happen to it.
-Task task_of(Stream& stream, std::function<Result(const Running&)> run, const Injection& injection);
+// The task that runs an operation, with the faults that are to happen to it.
+Task task_of(std::function<Result(const Running&)> run, const Injection& injection);
 // The same for work that is no operation of a graph; the caller has seen to captures.
 Ticket submit(Driver& state, Stream& stream, Task task);
 // Puts an operation into the legacy stream and waits for it.

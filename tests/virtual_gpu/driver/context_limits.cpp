@@ -5,10 +5,19 @@
 
 using namespace vgpu;
 
+namespace {
+
+bool supported(int limit) {
+    return limit == CU_LIMIT_STACK_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE ||
+           limit == CU_LIMIT_MAX_L2_FETCH_GRANULARITY;
+}
+
+}  // namespace
+
 CUDA_API cuCtxSetLimit(int limit, size_t value) {
     Call call;
     if (call.error) return call.error;
-    if (limit < 0 || limit >= CU_LIMIT_COUNT) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    if (!supported(limit)) return CUDA_ERROR_UNSUPPORTED_LIMIT;
     call.context->limits[limit] = value;
     return CUDA_SUCCESS;
 }
@@ -17,7 +26,7 @@ CUDA_API cuCtxGetLimit(size_t* value, int limit) {
     Call call;
     if (call.error) return call.error;
     if (!value) return CUDA_ERROR_INVALID_VALUE;
-    if (limit < 0 || limit >= CU_LIMIT_COUNT) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    if (!supported(limit)) return CUDA_ERROR_UNSUPPORTED_LIMIT;
     *value = call.context->limits[limit];
     return CUDA_SUCCESS;
 }

@@ -100,8 +100,9 @@ namespace {
 Copy to_device(CUdeviceptr to, const void* from, size_t bytes) {
     return {to, reinterpret_cast<uint64_t>(from), bytes, Side::device, Side::either};
 }
+// One address space: what is called the host's may be the device's, on this side as on the other.
 Copy to_host(void* to, CUdeviceptr from, size_t bytes) {
-    return {reinterpret_cast<uint64_t>(to), from, bytes, Side::host, Side::device};
+    return {reinterpret_cast<uint64_t>(to), from, bytes, Side::either, Side::device};
 }
 Copy on_device(CUdeviceptr to, CUdeviceptr from, size_t bytes) { return {to, from, bytes, Side::device, Side::device}; }
 Copy anywhere(CUdeviceptr to, CUdeviceptr from, size_t bytes) { return {to, from, bytes, Side::either, Side::either}; }

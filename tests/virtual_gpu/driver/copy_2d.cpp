@@ -21,9 +21,13 @@ struct Box {
     uint64_t width = 0, height = 0, depth = 1;
 };
 
+CUresult refuse_array(CUmemorytype type, CUarray array) {
+    if (type != CU_MEMORYTYPE_ARRAY) return CUDA_SUCCESS;
+    return array ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult face_of(Face& face, CUmemorytype type, const void* host, CUdeviceptr device, uint64_t pitch, uint64_t x,
                  uint64_t y, uint64_t z, uint64_t height, const Box& box) {
-    if (type == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
     if (type < CU_MEMORYTYPE_HOST || type > CU_MEMORYTYPE_UNIFIED) return CUDA_ERROR_INVALID_VALUE;
     face.side = type == CU_MEMORYTYPE_HOST ? Side::host : type == CU_MEMORYTYPE_DEVICE ? Side::device : Side::either;
     face.pitch = pitch ? pitch : x + box.width;
@@ -79,8 +83,11 @@ CUresult copy_2d(const CUDA_MEMCPY2D* c, bool in_stream, CUstream stream) {
     Box box;
     box.width = c->WidthInBytes;
     box.height = c->Height;
-    CUresult error =
-        face_of(box.from, c->srcMemoryType, c->srcHost, c->srcDevice, c->srcPitch, c->srcXInBytes, c->srcY, 0, 0, box);
+    CUresult error = refuse_array(c->srcMemoryType, c->srcArray);
+    if (!error) error = refuse_array(c->dstMemoryType, c->dstArray);
+    if (!error)
+        error = face_of(box.from, c->srcMemoryType, c->srcHost, c->srcDevice, c->srcPitch, c->srcXInBytes, c->srcY, 0,
+                        0, box);
     if (!error)
         error = face_of(box.to, c->dstMemoryType, c->dstHost, c->dstDevice, c->dstPitch, c->dstXInBytes, c->dstY, 0, 0,
                         box);
@@ -96,8 +103,11 @@ CUresult copy_3d(const CUDA_MEMCPY3D* c, bool in_stream, CUstream stream) {
     if (box.depth > 1 && (!c->srcHeight || !c->dstHeight)) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t from_height = std::max<uint64_t>(c->srcHeight, box.depth > 1 ? 0 : c->srcY + box.height);
     const uint64_t to_height = std::max<uint64_t>(c->dstHeight, box.depth > 1 ? 0 : c->dstY + box.height);
-    CUresult error = face_of(box.from, c->srcMemoryType, c->srcHost, c->srcDevice, c->srcPitch, c->srcXInBytes, c->srcY,
-                             c->srcZ, from_height, box);
+    CUresult error = refuse_array(c->srcMemoryType, c->srcArray);
+    if (!error) error = refuse_array(c->dstMemoryType, c->dstArray);
+    if (!error)
+        error = face_of(box.from, c->srcMemoryType, c->srcHost, c->srcDevice, c->srcPitch, c->srcXInBytes, c->srcY,
+                        c->srcZ, from_height, box);
     if (!error)
         error = face_of(box.to, c->dstMemoryType, c->dstHost, c->dstDevice, c->dstPitch, c->dstXInBytes, c->dstY,
                         c->dstZ, to_height, box);

@@ -69,7 +69,8 @@ enum CUlimit : int {
     CU_LIMIT_STACK_SIZE = 0,
     CU_LIMIT_PRINTF_FIFO_SIZE = 1,
     CU_LIMIT_MALLOC_HEAP_SIZE = 2,
-    CU_LIMIT_COUNT = 3  // ours: the limits above are kept, the others are unsupported
+    CU_LIMIT_MAX_L2_FETCH_GRANULARITY = 5,
+    CU_LIMIT_COUNT = 6  // ours; 3 and 4, of kernels that launch kernels, are as unsupported as later ones
 };
 
 enum CUjit_option : int {

@@ -1,4 +1,5 @@
-// cuGetErrorName and cuGetErrorString. Invariant: the pointer is always set; PyCUDA does not look at the result code.
+// cuGetErrorName and cuGetErrorString. Invariant: every code that a function here answers has a text; PyCUDA does not
+// look at the result code. Of an unknown one the pointer is null, as documented.
 #include <unordered_map>
 
 #include "cuda_api.h"
@@ -24,13 +25,13 @@ const Words* find(CUresult code) {
 CUDA_API cuGetErrorString(CUresult code, const char** text) {
     if (!text) return CUDA_ERROR_INVALID_VALUE;
     const Words* words = find(code);
-    *text = words ? words->text : "unrecognized error code";
+    *text = words ? words->text : nullptr;
     return words ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUDA_API cuGetErrorName(CUresult code, const char** text) {
     if (!text) return CUDA_ERROR_INVALID_VALUE;
     const Words* words = find(code);
-    *text = words ? words->name : "unrecognized error code";
+    *text = words ? words->name : nullptr;
     return words ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

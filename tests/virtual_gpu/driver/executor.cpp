@@ -82,7 +82,7 @@ bool Executor::take(bool host, std::shared_ptr<Queue>& queue, Task& task, bool& 
         const Task& head = candidate->tasks.front();
         if (head.host != host || !std::all_of(head.after.begin(), head.after.end(), std::mem_fn(&Ticket::done)))
             continue;
-        if (head.held && !driver().error_of(*head.context) && head.held()) held = true;
+        if (head.held && !driver().error && head.held()) held = true;
         else ready.push_back(candidate);
     }
     if (ready.empty() || (!host && gathering())) return false;
@@ -116,12 +116,12 @@ void Executor::serve(bool host) {
             else changed_.wait_for(lock, GLANCE);
             continue;
         }
-        if (task.always || !driver().error_of(*task.context)) {
+        if (task.always || !driver().error) {
             lock.unlock();
             const Result result = task.work();
             task.work = nullptr;  // what it owns goes before it counts as finished
             lock.lock();
-            if (result.code) driver().fail(*task.context, result.code, result.text);
+            if (result.code) driver().fail(result.code, result.text);
         }
         queue->running = false;
         ++queue->finished;

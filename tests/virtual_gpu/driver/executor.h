@@ -23,8 +23,6 @@
 
 namespace vgpu {
 
-struct Context;
-
 // How a piece of work ended.
 struct Result {
     CUresult code = CUDA_SUCCESS;
@@ -43,9 +41,8 @@ struct Ticket {
 struct Task {
     std::function<Result()> work;
     std::vector<Ticket> after;   // besides what stands before it in its own queue
-    Context* context = nullptr;  // fails if the work does; once failed, its work is dropped
     bool host = false;           // host lane
-    bool always = false;         // runs even if the context has failed: events, callbacks
+    bool always = false;         // runs even if the process has failed: events, callbacks
     std::function<bool()> held;  // not to be started while this is true
     uint64_t sequence = 0;
 };

@@ -99,7 +99,7 @@ CUDA_API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
     const auto order =
         order_of(*exec->graph, call.state.configuration.options, call.state.control.count(Target::graph));
     const auto run = [graph = exec->graph, order](const Running& running) { return run_graph(*graph, order, running); };
-    Task task = task_of(*stream, run, injection);
+    Task task = task_of(run, injection);
     task.after.push_back(exec->last);
     exec->last = submit(call.state, *stream, std::move(task));
     return CUDA_SUCCESS;
@@ -116,7 +116,7 @@ CUDA_API cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
     Call call;
     if (call.error) return call.error;
     const auto graph = call.state.graphs.find(handle);
-    if (!graph || !count) return CUDA_ERROR_INVALID_VALUE;
+    if (!graph || !count || (nodes && !*count)) return CUDA_ERROR_INVALID_VALUE;
     if (nodes)
         for (size_t i = 0; i < *count; ++i)  // what is beyond the end is set to null, as documented
             nodes[i] = i < graph->nodes.size() ? reinterpret_cast<CUgraphNode>(&graph->nodes[i]) : nullptr;

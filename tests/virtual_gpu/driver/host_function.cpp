@@ -32,11 +32,11 @@ CUDA_API cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* d
     if (stream->capture) return invalidate(*stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     Task task;
     task.host = task.always = true;
-    task.work = [callback, handle, data, context = stream->context] {
+    task.work = [callback, handle, data] {
         CUresult status;
         {
             const std::lock_guard lock(driver().mutex);
-            status = driver().error_of(*context);
+            status = driver().error;
         }
         const CallbackScope scope;
         callback(handle, status, data);

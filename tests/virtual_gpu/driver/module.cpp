@@ -1,7 +1,8 @@
 // Modules: loading PTX text, logs, functions and variables by name.
 //
 // Invariant: what is not PTX text, or holds an instruction that the machine does not know, is refused with a log that
-// says why; nothing is accepted in part.
+// says why; nothing is accepted in part. Codes, and where a log names its line, are as measured on driver 580.159.
+#include <algorithm>
 #include <cctype>
 #include <cstdio>
 #include <cstring>
@@ -15,16 +16,23 @@ using namespace vgpu;
 
 namespace {
 
-// Binary images begin with these: a cubin is an ELF file, a fat binary has a magic number (fatbinary_section.h of
-// CUDA).
-bool is_cubin(const uint8_t* image) {
-    return memcmp(image,
-                  "\x7f"
-                  "ELF",
-                  4) == 0;
+constexpr char NOT_AN_IMAGE[] = "error   : Binary format for key='0', ident='' is not recognized";
+constexpr char ABORTED[] = "\nptxas fatal   : Ptx assembly aborted due to errors";
+
+uint16_t half_at(const uint8_t* image, int offset) {
+    return static_cast<uint16_t>(image[offset] | image[offset + 1] << 8);
 }
+
+// An ELF file of 64 bits for NVIDIA's machine.
+bool is_cubin(const uint8_t* image) {
+    constexpr uint16_t EM_CUDA = 190;
+    return !memcmp(image, "\x7f\x45\x4c\x46\x02", 5) && half_at(image, 18) == EM_CUDA;
+}
+
+// The container itself, or the structure that nvcc puts around it: a magic number, then a version of 1
+// (fatbinary_section.h of CUDA).
 bool is_fat_binary(const uint8_t* image) {
-    return memcmp(image, "\x50\xed\x55\xba", 4) == 0 || memcmp(image, "\xb1\x43\x62\x46", 4) == 0;
+    return (!memcmp(image, "\x50\xed\x55\xba", 4) || !memcmp(image, "\xb1\x43\x62\x46", 4)) && half_at(image, 4) == 1;
 }
 
 CUresult refuse(std::string& log, CUresult code, const std::string& text) {
@@ -32,8 +40,8 @@ CUresult refuse(std::string& log, CUresult code, const std::string& text) {
     return code;
 }
 
-// The number after `.version`, as 85 for 8.5; 0 if there is none.
-int version_of(const std::string& ptx) {
+// The number after `.version`, as 85 for 8.5, and its line; 0 if there is none.
+int version_of(const std::string& ptx, long& line_number) {
     size_t at = 0;
     while ((at = ptx.find(".version", at)) != std::string::npos) {
         const size_t line = ptx.rfind('\n', at) + 1;  // npos + 1 is 0
@@ -42,9 +50,26 @@ int version_of(const std::string& ptx) {
     }
     int major = 0, minor = 0;
     if (at == std::string::npos || sscanf(ptx.c_str() + at, ".version %d.%d", &major, &minor) != 2) return 0;
+    line_number = 1 + std::count(ptx.begin(), ptx.begin() + static_cast<long>(at), '\n');
     return major * 10 + minor;
 }
 
+std::string said_by_ptxas(long line, const char* grade, const std::string& what) {
+    return "ptxas application ptx input, line " + std::to_string(line) + "; " + grade + "   : " + what + ABORTED;
+}
+
+// What the machine says of a module, "PTX line 7: ...", as the driver's compiler says it.
+std::string as_ptxas(const std::string& text) {
+    long line = 0;
+    int end = 0;
+    return sscanf(text.c_str(), "PTX line %ld: %n", &line, &end) == 1 && end
+               ? said_by_ptxas(line, "error", text.substr(static_cast<size_t>(end)))
+               : text;
+}
+
+std::string number_of(int version) { return std::to_string(version / 10) + "." + std::to_string(version % 10); }
+
+// `log` is left empty, or says why.
 CUresult load(Call& call, CUmodule* out, const void* image, std::string& log) {
     if (!out || !image) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult forbidden = call.forbid_in_capture()) return forbidden;
@@ -54,18 +79,16 @@ CUresult load(Call& call, CUmodule* out, const void* image, std::string& log) {
                       std::string("the virtual GPU runs PTX text only; this is a ") +
                           (is_cubin(bytes) ? "cubin" : "fat binary") + ": load the PTX that NVRTC made");
     for (const uint8_t* at = bytes; *at; ++at)
-        if (*at < 0x20 && !isspace(*at))
-            return refuse(log, CUDA_ERROR_INVALID_IMAGE, "the image is neither PTX text, a cubin nor a fat binary");
+        if (*at < 0x20 && !isspace(*at)) return refuse(log, CUDA_ERROR_INVALID_IMAGE, NOT_AN_IMAGE);
     const std::string ptx = static_cast<const char*>(image);  // an image has no length: PTX ends with a NUL
-    const int version = version_of(ptx), newest = newest_ptx(call.state.configuration.driver_version);
-    if (!version) return refuse(log, CUDA_ERROR_INVALID_PTX, "no .version directive: this is not PTX");
+    long line = 0;
+    const int version = version_of(ptx, line), newest = newest_ptx(call.state.configuration.driver_version);
+    if (!version) return refuse(log, CUDA_ERROR_INVALID_IMAGE, NOT_AN_IMAGE);
     if (version > newest)
         return refuse(log, CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
-                      "PTX " + std::to_string(version / 10) + "." + std::to_string(version % 10) +
-                          " is newer than this driver takes (" + std::to_string(newest / 10) + "." +
-                          std::to_string(newest % 10) + " with " +
-                          std::to_string(call.state.configuration.driver_version) +
-                          "); compile with the NVRTC of the driver's CUDA");
+                      said_by_ptxas(line, "fatal",
+                                    "Unsupported .version " + number_of(version) + "; current version is '" +
+                                        number_of(newest) + "'"));
     try {
         auto loaded = std::make_shared<LoadedModule>();
         loaded->context = call.context;
@@ -82,6 +105,7 @@ CUresult load_and_report(Call& call, CUmodule* out, const void* image, std::stri
     if (!log.empty()) {
         call.state.last_fault = log;
         fprintf(stderr, "virtual GPU: module refused: %s\n", log.c_str());
+        log = as_ptxas(log);
     }
     return error;
 }
@@ -153,7 +177,7 @@ CUDA_API cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule hand
     const auto loaded = call.state.modules.find(handle);
     if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
     const Variable* variable = loaded->module->variable(name);
-    if (!variable) return CUDA_ERROR_NOT_FOUND;
+    if (!variable) return loaded->module->kernel(name) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_FOUND;
     if (address) *address = variable->address;
     if (bytes) *bytes = variable->bytes;
     return CUDA_SUCCESS;

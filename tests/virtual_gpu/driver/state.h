@@ -36,7 +36,6 @@ struct Context {
     unsigned flags = 0;
     int uses = 0;  // attachments; of the primary context, retentions
     bool primary = false, destroyed = false;
-    CUresult error = CUDA_SUCCESS;  // sticky
     std::shared_ptr<Stream> legacy;
     std::map<std::thread::id, std::shared_ptr<Stream>> per_thread;
     std::vector<std::pair<std::shared_ptr<Queue>, bool>>
@@ -131,7 +130,7 @@ public:
     Statistics statistics;
     std::unique_ptr<Memory> memory;
     pid_t process = 0;              // that called cuInit; 0: none
-    CUresult error = CUDA_SUCCESS;  // sticky for the whole process
+    CUresult error = CUDA_SUCCESS;  // sticky, of the whole process
     std::string last_fault;         // text of the last fault or refused module
     std::atomic<bool> stop{false};  // ends kernels that run
     uint64_t next_id = 1;
@@ -146,9 +145,8 @@ public:
     std::map<uint64_t, Block> blocks;
     std::vector<std::weak_ptr<Capture>> captures;
 
-    CUresult error_of(const Context& context) const { return error ? error : context.error; }
-    // Makes `code` the answer to all later calls: of the process or of the context, as cuda.h says of the code.
-    void fail(Context& context, CUresult code, const std::string& text);
+    // Makes `code` the answer to all later calls of the process.
+    void fail(CUresult code, const std::string& text);
     // Applies what the control file says to the process as a whole.
     void look_at_control();
     // Waits for all work of a context.
@@ -177,7 +175,7 @@ public:
     // For functions that must not be called while a capture could see them; ends such captures.
     CUresult forbid_in_capture();
     // The answer of a synchronising function: the sticky error, if work has failed.
-    CUresult outcome() const { return context ? state.error_of(*context) : state.error; }
+    CUresult outcome() const { return state.error; }
 
     Driver& state;
     std::unique_lock<std::mutex> lock;

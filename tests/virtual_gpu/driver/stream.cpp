@@ -31,7 +31,6 @@ std::shared_ptr<Stream> find_stream(Call& call, CUstream handle) {
 
 Ticket submit(Driver& state, Stream& stream, Task task) {
     Context& context = *stream.context;
-    task.context = &context;
     if (&stream == context.legacy.get()) {
         for (const auto& [queue, blocking] : context.queues)
             if (blocking) task.after.push_back(queue->last(queue));
@@ -41,9 +40,8 @@ Ticket submit(Driver& state, Stream& stream, Task task) {
     return state.executor.submit(stream.queue, std::move(task));
 }
 
-Task task_of(Stream& stream, std::function<Result(const Running&)> run, const Injection& injection) {
+Task task_of(std::function<Result(const Running&)> run, const Injection& injection) {
     Task task;
-    task.context = stream.context;
     if (injection.hang.empty()) {
         task.work = [run = std::move(run), injection] { return run(Running{injection}); };
         return task;
@@ -68,7 +66,7 @@ CUresult enqueue(Call& call, const std::shared_ptr<Stream>& stream, Operation op
         if (const CUresult broken = end_captures_that_legacy_work_breaks(call.state, *stream->context)) return broken;
     if (launch) call.state.statistics.single_launch();
     const Injection injection = launch ? call.state.control.take(Target::launch) : Injection{};
-    Task task = task_of(*stream, std::move(operation.run), injection);
+    Task task = task_of(std::move(operation.run), injection);
     task.host = operation.host;
     submit(call.state, *stream, std::move(task));
     return CUDA_SUCCESS;
