@@ -15,6 +15,11 @@ Fresh = Callable[..., Cuda]
 ILLEGAL_ADDRESS, ASSERT, MISALIGNED, LAUNCH_FAILED, TIMEOUT = 700, 710, 716, 719, 702
 
 
+@pytest.fixture
+def cuda(cuda_for_kernels: Cuda) -> Cuda:
+    return cuda_for_kernels
+
+
 def module(body: str, parameters: Sequence[str] = ("out",), before: str = "", shared: int = 0) -> str:
     """A kernel `k` of 64-bit parameters; %t is the thread, %o the address of its 32-bit word of the first parameter."""
     listed = ", ".join(f".param .u64 {name}" for name in parameters)
