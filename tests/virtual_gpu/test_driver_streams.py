@@ -182,6 +182,7 @@ def chain_lengths(cuda: Cuda, seed: int, capture: bool) -> tuple[list[int], list
     streams = [cuda.stream(random.choice([0, NON_BLOCKING])) for _ in range(5)]
     words, count = cuda.allocate(4 * 61), 60
     cuda.check("cuMemsetD32_v2", words, 0, 61)
+    cuda.check("cuCtxSynchronize")  # a fill returns before it is done, and some of the streams wait for no other
     want, events, place = [0], [cuda.event()], [0]
     if capture:
         cuda.check("cuStreamBeginCapture_v2", streams[0], 2)
