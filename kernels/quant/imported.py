@@ -2,7 +2,9 @@
 
 Caller: `build.py`. Pairs of int8 with zero point 0 stand in the graph as FakeQuantise nodes until here: their scales
 are kept to the bit. The ranges of all others were remembered by `release_pairs`: their tensors are coded again,
-symmetrically. Nothing is guessed: a tensor that the file leaves in float needs calibration pictures.
+symmetrically. A tensor that the file leaves in float holds what its values and its readers ask for (`held.py`), or
+needs calibration pictures; nothing else is guessed, but that a tensor with a pair for one reader and none for another
+stays in the pair's range where no picture tells, which the report says.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from .calibrate import BINS, Histogram, best_scale
 from .file_codes import codes_of_file
 from .held import RESIDUAL, Range, Values, demands, is_finite, matters
 from .scales import LARGEST_LOSS_DB, InputCode, Scales, assign_scales, keeps_scale
-from .views import Separated, is_made, separate
+from .views import Separated, given_range, is_made, separate
 
 Ranges = Mapping[str, Range]
 AS_GOOD_AS_KEPT_DB = 120.0
@@ -167,7 +169,7 @@ def scales_of_file(fused: Graph, ranges: Ranges, code: InputCode, calibrate: Cal
     found = {name: _as_range(histogram, method) for name, histogram in made.ranges.items()}
     scales = assign_scales(graph, found, code, "minmax")
     assert all(scales.scale.get(name, s) == s for name, s in work.scale.items()), "two scales of the file share memory"
-    scales = replace(scales, ranges={**found, **_before_tables(scales, found, calibrated)}, cuts=work.cuts)
+    scales = replace(scales, ranges={**found, **_before_tables(scales, ranges, calibrated)}, cuts=work.cuts)
     return scales, {"method": "file", **_facts(scales, work, ranges, [name for name in asked if name in used]),
                     "copies": len(made.copies), "assumed": made.assumed}
 
@@ -205,22 +207,22 @@ def _is_tight(node: Node) -> bool:
     return node.op in ACTIVATIONS or node.op == "Clip" or alone or (node.op == "Conv" and bounded)
 
 
-def _before_tables(scales: Scales, found: Mapping[str, Histogram],
-                   calibrated: Mapping[str, Histogram]) -> dict[str, Histogram]:
-    """A range for every pre-activation of a table: of pictures, of the file, or as far as tables look.
+def _before_tables(scales: Scales, ranges: Ranges, calibrated: Mapping[str, Histogram]) -> dict[str, Histogram]:
+    """A range for every pre-activation of a table: of the file, of pictures, or as far as tables look.
 
     LeakyRelu goes on below: as far as its codes reach, unless the table's steps would become wider than they are.
     """
     made = {}
     for node in scales.graph.nodes:
         name = node.attrs.get("pre")
-        if name is None or name in found:
+        if name is None:
             continue
         reach = UNKNOWN_PRE
         if node.attrs["activation"] == "LeakyRelu":
             slope = node.attrs["activation_attrs"].get("alpha", DEFAULT_ALPHA["LeakyRelu"])
             reach = 128 / max(slope, 0.25) * scales.scale.get(node.output, 1.0)
-        made[name] = calibrated.get(name, Histogram(low=-reach, high=reach))
+        unknown = Histogram(low=-reach, high=reach)
+        made[name] = given_range(*ranges[name]) if name in ranges else calibrated.get(name, unknown)
     return made
 
 

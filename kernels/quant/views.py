@@ -103,6 +103,10 @@ class _Separator:
             self._place(node, groups[0] if groups else None)
         for info in self.graph.inputs:
             self._see(info.name)
+            pairs = [self.nodes[index] for index in self.readers.get(info.name, ())
+                     if self.nodes[index].op == "FakeQuantise" and self.nodes[index].name in self.coded]
+            if pairs:
+                self.found.scale[info.name] = max(pair.attrs["alpha"] for pair in pairs)
             if is_finite(ends := held(self.values.of(info.name), self.demand[info.name])):
                 self.found.ranges[info.name] = self._range(info.name, ends)
         self.found.graph = self.graph.rebuilt(reversed(self.nodes), constants=self.constants, tensors=self.tensors)

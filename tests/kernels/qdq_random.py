@@ -59,16 +59,18 @@ class RandomNet:
         least, dtype = (-128, np.int8) if kind == "int8" else (0, np.uint8)
         return self.net.pair(y, scale, int(np.clip(round(least - low / scale), least, least + 255)), dtype)
 
-    def conv(self, x: str) -> str:
-        """Of codes where x has some; its bias moves sums away from 0, so that addends may cancel each other."""
+    def conv(self, x: str, out: int = WIDTH) -> str:
+        """Its bias moves sums away from 0, so that addends may cancel each other."""
         net, rng = self.net, self.net.rng
         k = self.shape_of_net.choice((1, 3))
-        shape = (WIDTH, net.channels[x], k, k)
+        group = out if net.channels[x] == out and self.shape_of_net.random() < 0.2 else 1
+        shape = (out, net.channels[x] // group, k, k)
         codes = rng.integers(-127, 128, shape).astype(np.int8)
-        scale = (rng.uniform(0.6, 1.4, WIDTH) * 1.6 / 73 / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
-        bias = rng.normal(0, self.shape_of_net.choice((0.1, 1.5)), WIDTH).astype(np.float32)
-        y = net.op("Conv", x, net.weight(codes, scale), net.constant(bias), kernel_shape=[k, k], pads=[k // 2] * 4)
-        net.channels[y] = WIDTH
+        scale = (rng.uniform(0.6, 1.4, out) * 1.6 / 73 / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+        bias = rng.normal(0, self.shape_of_net.choice((0.1, 1.5)), out).astype(np.float32)
+        y = net.op("Conv", x, net.weight(codes, scale), net.constant(bias), kernel_shape=[k, k], pads=[k // 2] * 4,
+                   group=group)
+        net.channels[y] = out
         return str(y)
 
     def activation(self, x: str) -> str:
@@ -82,11 +84,15 @@ class RandomNet:
     def step(self, pool: list[str]) -> str:
         net, draw = self.net, self.shape_of_net
         x, other = draw.choice(pool[-3:]), draw.choice(pool)
-        kind = draw.choice(("Conv", "Conv", "Conv", "Add", "Add", "Mul", "Concat", "MaxPool", "AveragePool", "Split"))
+        kind = draw.choice(("Conv", "Conv", "Conv", "Add", "Add", "Sub", "Mul", "Concat", "MaxPool", "AveragePool",
+                            "Split", "Gate"))
         if kind == "Conv":
             y = self.made(self.conv(x))
             return self.made(self.activation(y)) if draw.random() < 0.8 else y
-        if kind in ("Add", "Mul") and net.channels[x] == net.channels[other] and x != other:
+        if kind == "Gate":
+            mean = self.made(self.conv(self.made(net.op("GlobalAveragePool", x)), net.channels[x]))
+            return self.made(net.op("Mul", x, self.made(net.op("Sigmoid", mean))))
+        if kind in ("Add", "Sub", "Mul") and net.channels[x] == net.channels[other] and x != other:
             return self.made(net.op(kind, x, other))
         if kind == "Concat" and x != other:
             return self.made(net.concat(x, other))

@@ -88,6 +88,17 @@ def test_two_pairs_of_one_tensor_are_both_kept_to_the_bit(order: int, activation
         assert np.array_equal(got[name], want[name].transpose(1, 2, 0)), name
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_pairs_of_the_input(order: int) -> None:
+    """The wider one is its code."""
+    net = QdqNet((1, 3, SIDE, SIDE))
+    parts = [net.pair(net.coded_conv(net.pair(net.input, scale), scale, 4), 2 * scale)
+             for scale in (0.004, STEP)[::order]]
+    model = end(net, net.pair(net.op("Add", *parts), 0.05), 0.05)
+    runner, *_ = as_int8(model)
+    assert runner.program.tensors[runner.program.inputs[0]].scale == np.float32(STEP) and noise_db(model, runner) > 28
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("kinds", [("exact", "exact"), ("exact", "int8"), ("int8", "exact"), ("int8", "uint8")])
 def test_parts_of_a_split_have_scales_of_their_own(activation: str, kinds: tuple[str, str]) -> None:
