@@ -221,7 +221,7 @@ def test_parameters_come_one_by_one_or_in_a_buffer(cuda: Cuda, kernels: Kernels)
 
 @pytest.mark.virtual
 def test_parameters_of_another_size_are_refused(cuda: Cuda, kernels: Kernels) -> None:
-    """A real driver takes a buffer of any size, and the kernel reads what lies behind a short one."""
+    """A real driver takes too short a buffer, and the kernel reads what lies behind it."""
     fill, out = kernels("fill"), cuda.allocate(64)
     assert cuda.launch(fill, out, 12) == INVALID_VALUE, "too few bytes"
     assert cuda.launch(fill, out, 12, 4, Address(0)) == INVALID_VALUE, "too many"
