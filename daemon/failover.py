@@ -42,7 +42,7 @@ class Rules:
     backoff_first_ns: int = 100_000_000
     backoff_max_ns: int = 10_000_000_000
     engines: int = 2
-    slow_batches: int = 5
+    slow_batches: int = 3
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class Failover:
         slow = engine.in_time and engine.late >= self.rules.slow_batches and engine.standing is Standing.ACTIVE
         if not slow or not self.standby_ready(now_ns) or now_ns < self._slow_after_ns:
             return []
-        if self._deaths_within_window(now_ns) >= self.rules.restart_budget:
+        if self.failed or self._ended or self._deaths_within_window(now_ns) >= self.rules.restart_budget:
             return []
         self._slow_after_ns = now_ns + self.rules.restart_window_ns
         return self.lost(epoch, Fault.SLOW, f"{engine.late} batches in a row answered after their deadline", now_ns)
@@ -273,6 +273,7 @@ class Failover:
     def _respawn(self, now_ns: int) -> list[Action]:
         if self.failed or self._ended or now_ns < self._spawn_at_ns:
             return []
-        missing = self.rules.engines - len(self.engines) - self._spawns_pending
-        self._spawns_pending += max(0, missing)
-        return [Spawn("to replace an engine that was lost") for _ in range(missing)]
+        if len(self.engines) + self._spawns_pending >= self.rules.engines:
+            return []
+        self._spawns_pending += 1  # one at a tick: where it fails, the back-off holds for the next one
+        return [Spawn("to replace an engine that was lost")]

@@ -160,13 +160,13 @@ def hear(machine: Failover, now_ns: int) -> None:
         machine.heard(epoch, now_ns)
 
 
-SLOW = "5 batches in a row answered after their deadline"
+SLOW = "3 batches in a row answered after their deadline"
 
 
 def test_an_engine_that_has_become_slow_is_relieved_by_the_standby() -> None:
     machine = pair()
     assert machine.served(1, False, 0) == []
-    for late in [True] * 4 + [False] + [True] * 4:  # one in time begins the count anew
+    for late in [True] * 2 + [False] + [True] * 2:  # one in time begins the count anew
         assert machine.served(1, late, MS) == []
     assert machine.served(1, True, MS) == [Fence(1, Fault.SLOW, SLOW), Promote(2, SLOW)]
     assert machine.losses == {Fault.SLOW: 1} and machine.served(1, True, MS) == []
@@ -298,6 +298,18 @@ def test_ready_after_spawn_failures() -> None:
     machine.spawned(1, 1 + 100 * MS)
     assert machine.ready(1, 2 * S) == [Promote(1, "first engine ready")]
     assert not machine.failed and machine.all_ready() and machine.losses == {Fault.NOT_STARTED: 2}
+
+
+def test_two_engines_are_replaced_one_after_the_other_so_that_back_off_holds_for_the_second() -> None:
+    machine = pair()
+    for epoch in (1, 2):
+        machine.lost(epoch, Fault.DIED, "x", 0)
+    assert machine.tick(100 * MS) == [Spawn("to replace an engine that was lost")]
+    machine.spawn_failed("no memory", 100 * MS)
+    assert machine.tick(101 * MS) == [] and machine.tick(299 * MS) == []
+    assert machine.tick(300 * MS) == [Spawn("to replace an engine that was lost")]
+    machine.spawned(3, 300 * MS)
+    assert machine.tick(301 * MS) == [Spawn("to replace an engine that was lost")]
 
 
 def test_more_losses_than_the_budget_within_the_window_are_failed_and_nothing_is_spawned_again() -> None:
