@@ -7,17 +7,21 @@ import re
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def test_every_configuration_key_is_documented() -> None:
-    path = ROOT / "scripts" / "document_configuration"
-    loader = SourceFileLoader("document_configuration", str(path))
-    spec = importlib.util.spec_from_loader("document_configuration", loader)
+@pytest.mark.parametrize("subject", ["configuration", "failover"])
+def test_what_is_made_from_code_is_up_to_date(subject: str) -> None:
+    """Otherwise run scripts/document_SUBJECT."""
+    path = ROOT / "scripts" / f"document_{subject}"
+    loader = SourceFileLoader(path.name, str(path))
+    spec = importlib.util.spec_from_loader(path.name, loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
-    assert (ROOT / "docs" / "configuration.md").read_text() == module.render()
+    assert (ROOT / "docs" / f"{subject}.md").read_text() == module.render()
 
 
 def test_named_files_exist() -> None:
