@@ -70,5 +70,8 @@ def _of_file(graph: Graph, problems: list[str]) -> str:
         lower(merged, [1], numbers, problems)
     except UnsupportedModel as error:
         problems.append(str(error))
-    return (f"quantised already: {facts['scales_kept']} scales kept, {facts['scales_coded_again']} coded again; INT8 "
+    said = (f"quantised already: {facts['scales_kept']} scales kept, {facts['scales_coded_again']} coded again; INT8 "
             "needs no pictures")
+    if facts["assumed"]:
+        said += f", which would say whether {', '.join(facts['assumed'][:5])} stay in their pairs' ranges"
+    return said

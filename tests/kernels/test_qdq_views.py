@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from qdq import QdqNet, WholeNumbers, as_int8, seen
 from qdq_random import calibrate_on
 from test_qdq_saturation import noise_db
 
+from orind.kernels.explain import explain
 from orind.kernels.quant.imported import loss_of_import
 from orind.kernels.quant.scales import InputCode
 
@@ -142,7 +144,7 @@ def test_concats_of_one_tensor_may_have_scales_that_are_near() -> None:
 
 @pytest.mark.parametrize("cut", [0.5, 6.0])
 @pytest.mark.parametrize("kind", PAIRS)
-def test_what_is_read_in_float_beside_a_pair_is_told_or_calibrated(cut: float, kind: str) -> None:
+def test_what_is_read_in_float_beside_a_pair_is_told_or_calibrated(cut: float, kind: str, tmp_path: Path) -> None:
     """One reader has a pair, the other reads the tensor as it is, to about 10."""
     net, x = started()
     y = net.coded_conv(x, STEP, 4)
@@ -154,5 +156,7 @@ def test_what_is_read_in_float_beside_a_pair_is_told_or_calibrated(cut: float, k
     _, _, _, facts = as_int8(model)
     told = loss_of_import(facts)
     assert facts["assumed"] == [y] and f"1 tensors ({y}) are read in float beside a pair" in told
+    onnx.save(model, tmp_path / "model.onnx")
+    assert explain(tmp_path / "model.onnx").summary.endswith(f"whether {y} stay in their pairs' ranges")
     runner, _, _, facts = as_int8(model, calibrate_on(STEP))
     assert noise_db(model, runner) > 25 and facts["assumed"] == [] and facts["copies"] == (cut == 0.5)
