@@ -157,6 +157,6 @@ def test_what_is_read_in_float_beside_a_pair_is_told_or_calibrated(cut: float, k
     told = loss_of_import(facts)
     assert facts["assumed"] == [y] and f"1 tensors ({y}) are read in float beside a pair" in told
     onnx.save(model, tmp_path / "model.onnx")
-    assert explain(tmp_path / "model.onnx").summary.endswith(f"whether {y} stay in their pairs' ranges")
+    assert f"whether {y} stay in their pairs' ranges" in explain(tmp_path / "model.onnx").summary
     runner, _, _, facts = as_int8(model, calibrate_on(STEP))
     assert noise_db(model, runner) > 25 and facts["assumed"] == [] and facts["copies"] == (cut == 0.5)
