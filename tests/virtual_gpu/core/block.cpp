@@ -16,7 +16,7 @@ uint64_t special(Source source, const Grid& grid, const Warp& warp, int lane) {
     const uint32_t threads = block[0] * block[1] * block[2];
     const uint32_t* id = warp.block->id;
     switch (source) {
-        case Source::value: case Source::parameter_address: return 0;
+        case Source::value: return 0;
         case Source::tid_x: return thread % block[0];
         case Source::tid_y: return thread / block[0] % block[1];
         case Source::tid_z: return thread / block[0] / block[1];

@@ -40,7 +40,7 @@ struct Op {
     int64_t literal[2] = {0, 0};     // operands that must be numbers; what the form says
 };
 
-enum class Source : uint8_t { value, parameter_address, tid_x, tid_y, tid_z, ntid_x, ntid_y, ntid_z, ctaid_x, ctaid_y, ctaid_z,
+enum class Source : uint8_t { value, tid_x, tid_y, tid_z, ntid_x, ntid_y, ntid_z, ctaid_x, ctaid_y, ctaid_z,
                               nctaid_x, nctaid_y, nctaid_z, laneid, warpid, nwarpid, smid, nsmid, gridid, lanemask_eq,
                               lanemask_lt, lanemask_le, lanemask_gt, lanemask_ge, dynamic_smem_size, total_smem_size };
 
