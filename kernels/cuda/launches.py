@@ -60,7 +60,7 @@ def launch_of(step: Step, program: Program, constants: Mapping[str, Array], sms:
     y = program.tensors[step.y]
     # a float32 end is stored channel by channel where it must
     names = (step.x, *([step.residual] if step.residual else []), *([] if y.dtype == "float32" else [step.y]))
-    if not all(_in_units(program.tensors[name]) for name in names):
+    if not all(_in_units(program.tensors[name]) for name in names) or not _is_addressable(step, program):
         return None
     return _convolution(step, program, constants, sms)
 
@@ -69,6 +69,23 @@ def _in_units(tensor: Tensor) -> bool:
     """Whether the view begins at a unit of channels and the unit that it ends in is the buffer's: 16-byte accesses."""
     end = tensor.start + tensor.span
     return tensor.pitch % UNIT == 0 and tensor.start % UNIT == 0 and end + -end % UNIT <= tensor.pitch
+
+
+def _is_addressable(step: ConvI8 | ConvF16, program: Program) -> bool:
+    """Whether convolution.cuh's numbers hold every place: a window's corner and a tap of it are packed into 32 bits
+    each (rows above columns, the corner's moved by 0x4000), bytes of a frame and pixels of a batch counted in 31."""
+    x, y = program.tensors[step.x], program.tensors[step.y]
+    corners = [(y.shape[i] - 1) * step.stride[i] - step.pads[i] for i in (0, 1)]
+    taps = [(step.kernel[i] - 1) * step.dilation[i] for i in (0, 1)]
+    if max(step.pads[:2]) > 0x4000 or corners[0] >= 0x4000 or corners[1] >= 0xC000:
+        return False
+    if taps[0] > 0x7FFF or taps[1] > 0xFFFF:
+        return False
+    pixel_bytes = x.pitch * np.dtype(x.dtype).itemsize
+    far = [[max(corner, pad) for corner, pad in zip(corners, step.pads, strict=False)], taps]
+    spans = [(row * x.shape[1] + column) * pixel_bytes for row, column in far]
+    frames = [program.tensors[name].frame_bytes for name in (step.x, step.y, step.residual) if name]
+    return max(*spans, *frames) < 1 << 31 and program.batch * y.shape[0] * y.shape[1] < 1 << 30
 
 
 def choose_tile(pixels: int, channels: int, groups: int, k_bytes: int, sms: int) -> tuple[Tile, int]:
@@ -88,11 +105,12 @@ def choose_tile(pixels: int, channels: int, groups: int, k_bytes: int, sms: int)
     return tile, max(1, min(4, sms // blocks, steps // 4))
 
 
-def dense(weight: Array, groups: int) -> Array:
-    """(kh, kw, cin / groups, cout) of groups as one of a single group, zeros between."""
+def dense(weight: Array, groups: int, channels: int) -> Array:
+    """(kh, kw, cin / groups, cout) of groups as one of a single group, zeros between; what follows the first `channels`
+    of cout are pads, of no group."""
     kh, kw, per, cout = weight.shape
     full = np.zeros((kh, kw, per * groups, cout), weight.dtype)
-    out = cout // groups
+    out = channels // groups
     for g in range(groups):
         full[:, :, g * per:(g + 1) * per, g * out:(g + 1) * out] = weight[..., g * out:(g + 1) * out]
     return full
@@ -102,8 +120,8 @@ def _convolution(step: ConvI8 | ConvF16, program: Program, constants: Mapping[st
     x, y = program.tensors[step.x], program.tensors[step.y]
     weight, groups = constants[step.weight], step.groups
     per = CHUNK // np.dtype(x.dtype).itemsize
-    if groups > 1 and (weight.shape[2] % per or (y.span // groups) % UNIT):
-        weight, groups = dense(weight, groups), 1
+    if groups > 1 and (weight.shape[2] % per or (y.shape[2] // groups) % UNIT):
+        weight, groups = dense(weight, groups, y.shape[2]), 1
     if groups == 1:
         # a view may end within a unit of channels; the rest of the unit is pads, 0 before and after
         missing = [-size % UNIT for size in weight.shape[2:]]
