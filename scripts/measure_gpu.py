@@ -37,7 +37,7 @@ import counted  # noqa: E402  likewise
 from orind.kernels.cuda import nvrtc  # noqa: E402
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-STEP_LIMIT_S = 180
+STEP_LIMIT_S = 240
 PATHS = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
 ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": PATHS}
 
