@@ -1,13 +1,16 @@
 """CUDA sources to PTX or cubins, through a cache of files. Called by the executor, `orind doctor` and tests.
 
-The key is everything that matters: sources, defines, options, compiler version. Files are written whole or not at all,
-so that processes may share the cache; the oldest go when it grows past its bound.
+The key is everything that matters: sources, defines, options, compiler version. Processes share the cache: a file
+takes its name when it is whole, and ends with a digest, since a board may lose power before the bytes are on its disk.
+What is damaged is compiled again; the oldest go when the cache grows past its bound.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +20,8 @@ from . import nvrtc
 SOURCE = Path(__file__).parent / "source"
 OPTIONS = ("--std=c++17", "--fmad=false", "--restrict", "--device-as-default-execution-space")
 CACHE_BYTES = 256 << 20
+DIGEST_BYTES = hashlib.sha256().digest_size
+LOG = logging.getLogger(__name__)
 
 
 @functools.cache
@@ -25,12 +30,15 @@ def sources() -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(SOURCE.iterdir()) if path.suffix in (".cu", ".cuh")}
 
 
-def cache_folder() -> Path:
-    """ORIND_CACHE, the unit's cache directory, or the user's."""
+def cache_folder() -> Path | None:
+    """ORIND_CACHE, the unit's cache directory, or the user's; None for a user without a home."""
     for name, tail in (("ORIND_CACHE", ""), ("CACHE_DIRECTORY", ""), ("XDG_CACHE_HOME", "orind")):
         if os.environ.get(name):
             return Path(os.environ[name]) / tail / "cuda"
-    return Path.home() / ".cache" / "orind" / "cuda"
+    try:
+        return Path.home() / ".cache" / "orind" / "cuda"
+    except RuntimeError:
+        return None
 
 
 def options_of(defines: Mapping[str, int | str]) -> tuple[str, ...]:
@@ -44,16 +52,28 @@ def compile_source(file: str, defines: Mapping[str, int | str], architecture: st
     options = (*options_of(defines), f"--gpu-architecture={architecture}")
     key = hashlib.sha256(repr((compiler.version, options, file, sorted(sources().items()))).encode()).hexdigest()
     folder = cache_folder() if cache is None else cache
-    path = folder / f"{key[:32]}.{'cubin' if architecture.startswith('sm_') else 'ptx'}"
+    path = None if folder is None else folder / f"{key[:32]}.{'cubin' if architecture.startswith('sm_') else 'ptx'}"
+    image = None if path is None else held(path)
+    if image is None:
+        headers = {name: text for name, text in sources().items() if name.endswith(".cuh")}
+        image = compiler.compile(sources()[file], file, headers, options)
+        if path is not None:
+            store(path, image)
+    return image
+
+
+def held(path: Path) -> bytes | None:
+    """What `store` kept there; None where that is nothing, damaged or not ours to read: compiling gives the same."""
     try:
-        image = path.read_bytes()
-        os.utime(path)
-        return image
+        data = path.read_bytes()
     except OSError:
-        pass  # not there yet, or not ours to read: compiling gives the same bytes
-    headers = {name: text for name, text in sources().items() if name.endswith(".cuh")}
-    image = compiler.compile(sources()[file], file, headers, options)
-    store(path, image)
+        return None
+    image = data[:-DIGEST_BYTES]
+    if data != image + _digest(path, image):
+        LOG.warning("device cuda: %s is damaged; the kernel is compiled again", path)
+        return None
+    with contextlib.suppress(OSError):  # another user's cache is read all the same
+        os.utime(path)
     return image
 
 
@@ -62,13 +82,21 @@ def store(path: Path, image: bytes) -> None:
     part = path.with_suffix(f".{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(image)
-        part.replace(path)
-        held = sorted((p for p in path.parent.iterdir() if p.is_file()), key=lambda p: p.stat().st_mtime, reverse=True)
+        try:
+            part.write_bytes(image + _digest(path, image))
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+        kept = sorted((p for p in path.parent.iterdir() if p.is_file()), key=lambda p: p.stat().st_mtime, reverse=True)
         total = 0
-        for old in held:
+        for old in kept:
             total += old.stat().st_size
             if total > CACHE_BYTES and old != path:
                 old.unlink(missing_ok=True)
     except OSError:
         return
+
+
+def _digest(path: Path, image: bytes) -> bytes:
+    """Of the name too, so that a file under another's name is none."""
+    return hashlib.sha256(path.name.encode() + image).digest()

@@ -83,14 +83,22 @@ def candidates() -> list[Path]:
 @functools.cache
 def load() -> Nvrtc:
     """The first library that can be loaded. Raises CompileError naming what to install."""
+    refused = []
     for path in candidates():
         if not path.exists():
             continue
-        library = ctypes.CDLL(str(path))
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        try:
+            library = ctypes.CDLL(str(path))
+            major, minor = ctypes.c_int(), ctypes.c_int()
+            library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        except (OSError, AttributeError) as error:  # half an installation, another architecture's, no NVRTC
+            refused.append(str(error) if str(path) in str(error) else f"{path}: {error}")
+            continue
         return Nvrtc(library, path, (major.value, minor.value))
-    raise CompileError(
-        "NVRTC is not installed: pip install 'orind[cuda]' (nvidia-cuda-nvrtc-cu12), or on a Jetson the JetPack "
-        "package cuda-nvrtc; looked in " + ", ".join(sorted({str(p.parent) for p in candidates()}))
+    remedy = (
+        "pip install 'orind[cuda]' (nvidia-cuda-nvrtc-cu12), or on a Jetson the JetPack package cuda-nvrtc; looked in "
+        + ", ".join(sorted({str(p.parent) for p in candidates()}))
     )
+    if refused:
+        raise CompileError(f"NVRTC cannot be loaded ({'; '.join(refused)}): {remedy}")
+    raise CompileError(f"NVRTC is not installed: {remedy}")

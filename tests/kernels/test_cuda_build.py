@@ -41,8 +41,58 @@ def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b""
 
 
+def test_a_damaged_file_is_compiled_again_and_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As a board leaves it that lost power: empty, cut, zeros; and one under another kernel's name."""
+    image = compiled(tmp_path)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    compiled(tmp_path, Kernel(TILES[4], ending="table"))
+    (other,) = (p for p in tmp_path.iterdir() if p != path)
+    flipped = whole[:99] + bytes([whole[99] ^ 1]) + whole[100:]
+    for damage in (b"", whole[:1000], whole[:-1], bytes(len(whole)), flipped, other.read_bytes(), image):
+        path.write_bytes(damage)
+        caplog.clear()
+        assert compiled(tmp_path) == image
+        assert path.read_bytes() == whole
+        assert f"{path} is damaged" in caplog.text
+
+
+def test_another_users_cache_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = compiled(tmp_path)
+
+    def forbidden(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(nvrtc.Nvrtc, "compile", forbidden)
+    monkeypatch.setattr(os, "utime", forbidden)
+    assert compiled(tmp_path) == image
+
+
+def test_a_disk_that_is_full_keeps_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(data[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert KERNEL.name.encode() in compiled(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_user_without_a_home_compiles_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ORIND_CACHE", "CACHE_DIRECTORY", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert build.cache_folder() is None
+    assert KERNEL.name.encode() in build.compile_source(KERNEL.source, KERNEL.defines(), "compute_87")
+
+
 def test_the_oldest_go_when_the_cache_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "CACHE_BYTES", 250)
+    monkeypatch.setattr(build, "CACHE_BYTES", 2 * (100 + build.DIGEST_BYTES) + 50)
     for number in range(4):
         build.store(tmp_path / f"{number}.ptx", bytes(100))
         os.utime(tmp_path / f"{number}.ptx", (number, number))
@@ -60,5 +110,21 @@ def test_without_nvrtc_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(nvrtc, "candidates", lambda: [Path("/nowhere/libnvrtc.so.12")])
     nvrtc.load.cache_clear()
     with pytest.raises(nvrtc.CompileError, match=r"not installed: pip install 'orind\[cuda\]'.*/nowhere"):
+        nvrtc.load()
+    nvrtc.load.cache_clear()
+
+
+def test_a_library_that_cannot_be_loaded_is_passed_over_or_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = nvrtc.load().path
+    broken = tmp_path / "libnvrtc.so.12"
+    broken.write_bytes(b"half of a library")
+    monkeypatch.setattr(nvrtc, "candidates", lambda: [broken, sound])
+    nvrtc.load.cache_clear()
+    assert nvrtc.load().path == sound
+    monkeypatch.setattr(nvrtc, "candidates", lambda: [broken])
+    nvrtc.load.cache_clear()
+    with pytest.raises(nvrtc.CompileError, match=rf"cannot be loaded \({broken}: .*\): pip install"):
         nvrtc.load()
     nvrtc.load.cache_clear()
