@@ -57,14 +57,18 @@ class Device:
             self._context = first.retain_primary_context()
         except driver.Error as error:
             raise ProgramError(f"device cuda: no GPU can be used ({error})") from error
-        self._context.push()
-        self.name = str(first.name())
-        self.sms = int(first.get_attribute(driver.device_attribute.MULTIPROCESSOR_COUNT))
-        self.capability = first.compute_capability()
-        self.stream = driver.Stream()
         self._library = ctypes.CDLL("libcuda.so.1")
         self._functions: dict[Kernel, Any] = {}
         self._takes_cubins = True
+        self._context.push()
+        try:
+            self.name = str(first.name())
+            self.sms = int(first.get_attribute(driver.device_attribute.MULTIPROCESSOR_COUNT))
+            self.capability = first.compute_capability()
+            self.stream = driver.Stream()
+        except driver.Error as error:
+            self._context.pop()
+            raise ProgramError(f"device cuda: no GPU can be used ({error})") from error
 
     def call(self, function: str, *arguments: Any) -> None:
         """A driver function through ctypes. Raises CudaError."""
@@ -81,6 +85,15 @@ class Device:
             yield
         except (CudaError, self.driver.Error) as error:
             raise DeviceFault(f"GPU fault: {error}") from error
+
+    @contextmanager
+    def opening(self, what: str) -> Iterator[None]:
+        """A failure of the driver inside becomes DeviceFault; that memory is short, ProgramError."""
+        with self.watched():
+            try:
+                yield
+            except self.driver.MemoryError as error:
+                raise ProgramError(f"device cuda: the GPU's memory does not hold {what} ({error})") from error
 
     def upload(self, data: Array) -> Any:
         """A device allocation that holds `data`; freed when the last reference goes."""
@@ -135,8 +148,10 @@ class Device:
         self.call("cuStreamBeginCapture_v2", stream, CAPTURE_THREAD_LOCAL)
         try:
             yield
-        finally:
-            self.call("cuStreamEndCapture", stream, ctypes.byref(graph))
+        except BaseException:
+            self._library.cuStreamEndCapture(stream, ctypes.byref(graph))  # whatever it says: the first failure counts
+            raise
+        self.call("cuStreamEndCapture", stream, ctypes.byref(graph))
         self.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
         self.call("cuGraphDestroy", graph)
         into.append(Graph(self, int(executable.value or 0)))

@@ -49,8 +49,8 @@ class CudaExecutor:
                  device: Device, cpu_steps: bool, separate: bool = False) -> None:
         """`separate`, for tests: every buffer has memory of its own, and on the device an allocation (arena.py).
 
-        Raises ProgramError where the plan has no such batch size, computes in float32, or has steps that no kernel
-        here computes and `cpu_steps` is not given.
+        Raises ProgramError where the plan has no such batch size, computes in float32, has steps that no kernel here
+        computes and `cpu_steps` is not given, or where the GPU's memory is short; DeviceFault where the GPU fails.
         """
         programs = programs_of(plan.metadata, plan.tensors) if programs is None else programs
         if batch not in programs:
@@ -61,19 +61,24 @@ class CudaExecutor:
         launches = {step.name: launch_of(step, self.program, plan.tensors, device.sms) for step in self.program.steps}
         self.cpu_steps = [step for step in self.program.steps if launches[step.name] is None]
         self._refuse(cpu_steps)
-        self._host = device.pinned(self.program.arena_bytes)
-        self._arena = Arena(device, self.program, separate)
-        self.runner = ProgramRunner(self.program, plan.tensors, self._host)
-        halves = [name for name, launch in launches.items() if launch is not None and launch.kernel.ending == "half"]
-        self._flags = OverflowFlags(device, halves, batch)
-        self._bound = {name: self._bind(launch) for name, launch in launches.items() if launch is not None}
-        self.segments = segments(self.program, lambda step: step.name in self._bound)
+        self.segments = segments(self.program, lambda step: launches[step.name] is not None)
         self._last_on_device = [segment for segment in self.segments if segment.on_device][-1]
-        self._graphs: list[Graph] = []
-        self._calls = [self._call(segment) for segment in self.segments]
         self._places = {step.name: index for index, step in enumerate(self.program.steps)}
         self._walked = False
         self.overflows: dict[int, str] = {}
+        with device.opening(f"batch size {batch} of this plan"):
+            self._open(launches, separate)
+
+    def _open(self, launches: Mapping[str, Launch | None], separate: bool) -> None:
+        """Memory, weights and kernels on the device, and a graph of each segment."""
+        self._host = self.device.pinned(self.program.arena_bytes)
+        self._arena = Arena(self.device, self.program, separate)
+        self.runner = ProgramRunner(self.program, self.plan.tensors, self._host)
+        halves = [name for name, launch in launches.items() if launch is not None and launch.kernel.ending == "half"]
+        self._flags = OverflowFlags(self.device, halves, self.batch)
+        self._bound = {name: self._bind(launch) for name, launch in launches.items() if launch is not None}
+        self._graphs: list[Graph] = []
+        self._calls = [self._call(segment) for segment in self.segments]
 
     def _refuse(self, cpu_steps: bool) -> None:
         kinds = sorted({type(step).__name__ for step in self.cpu_steps})
@@ -116,13 +121,14 @@ class CudaExecutor:
         self._walked = True
 
     def close(self) -> None:
-        """Frees what lies on the device, and drops every view of the plan."""
-        for graph in self._graphs:
-            graph.close()
-        self._bound.clear()
-        self._calls.clear()
-        self._arena.free()
-        self._flags.free()
+        """Frees what lies on the device, and drops every view of the plan. Raises DeviceFault."""
+        with self.device.watched():
+            for graph in self._graphs:
+                graph.close()
+            self._bound.clear()
+            self._calls.clear()
+            self._arena.free()
+            self._flags.free()
         self.runner = None  # type: ignore[assignment]
 
     def _bind(self, launch: Launch) -> _Bound:

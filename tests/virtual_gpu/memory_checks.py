@@ -1,0 +1,90 @@
+"""A GPU whose memory is short at the first, second, ... allocation of an executor, and one that gives no stream.
+
+Started by test_executor_memory.py on the virtual GPU, with VIRTUAL_GPU_CONTROL set. Prints as JSON what is said of each
+allocation, the bytes that stay behind, and what is said without a stream.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pycuda.driver as driver
+from net_checks import random_net
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kernels"))
+
+from compiled import calibrated
+from numpy.typing import NDArray
+
+from orind.kernels.cuda.device import Device
+from orind.kernels.cuda.executor import CudaExecutor
+from orind.kernels.ir.errors import ProgramError
+from orind.kernels.ir.program import Program
+from orind.kernels.passes.lower import lower
+from orind.kernels.quant.half import mixed_numbers
+
+SEED = 3
+ALLOCATIONS_MAX = 100
+
+
+def control(text: str) -> None:
+    path = Path(os.environ["VIRTUAL_GPU_CONTROL"])
+    path.with_suffix(".new").write_text(text)
+    path.with_suffix(".new").replace(path)
+
+
+def opened(device: Device, programs: dict[int, Program], constants: dict[str, NDArray[Any]]) -> str:
+    """What is said; empty where the executor opens, and runs."""
+    try:
+        plan = SimpleNamespace(tensors=constants, metadata={})
+        with CudaExecutor(plan, 1, programs, device=device, cpu_steps=True) as cuda:
+            cuda.run()
+    except ProgramError as error:
+        return str(error)
+    return ""
+
+
+def main() -> dict[str, object]:
+    graph, numbers = mixed_numbers(calibrated(random_net(SEED), seed=SEED), ())
+    programs, constants = lower(graph, [1], numbers)
+    device = Device()
+    try:
+        assert opened(device, programs, constants) == ""  # its kernels stay loaded
+        free, _ = driver.mem_get_info()
+        said, left = [], []
+        for number in range(1, ALLOCATIONS_MAX):
+            control("")
+            driver.mem_alloc(1)  # reads that: a line that stays counts from when it was first read
+            # two, since PyCUDA collects garbage and tries once more
+            control(f"out_of_memory allocation=+{number}\nout_of_memory allocation=+{number + 1}\n")
+            text = opened(device, programs, constants)
+            gc.collect()
+            left.append(free - driver.mem_get_info()[0])
+            if not text:
+                break
+            said.append(text)
+    finally:
+        device.close()
+    return {"said": said, "left": left, "without_stream": without_stream()}
+
+
+def without_stream() -> str:
+    def refused() -> None:
+        raise driver.RuntimeError("cuStreamCreate failed: unknown error")
+
+    driver.Stream = refused
+    try:
+        Device()
+    except ProgramError as error:
+        return str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    print(json.dumps(main()))

@@ -1,0 +1,38 @@
+"""An executor that finds too little memory on the GPU says so and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.mark.virtual
+def test_memory_that_is_short_at_any_allocation(pycuda_python: str, library: Path, tmp_path: Path) -> None:
+    (tmp_path / "control").touch()
+    settings = {
+        "LD_LIBRARY_PATH": str(library),
+        "ORIND_CACHE": str(tmp_path),
+        "OPENBLAS_NUM_THREADS": "1",
+        "VIRTUAL_GPU_CONTROL": str(tmp_path / "control"),
+    }
+    done = subprocess.run(
+        [pycuda_python, str(HERE / "memory_checks.py")],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    # the context is off PyCUDA's stack, whatever failed: it would end the process by abort
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert len(told["said"]) > 10 and set(told["left"]) == {0}
+    start = "device cuda: the GPU's memory does not hold batch size 1 of this plan (cuMem"
+    assert all(text.startswith(start) and text.endswith("out of memory)") for text in told["said"])
+    assert told["without_stream"] == "device cuda: no GPU can be used (cuStreamCreate failed: unknown error)"
