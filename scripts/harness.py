@@ -48,6 +48,7 @@ STOP_TIMEOUT_S = 30.0
 LOG_LINES = 80
 CALIBRATION_SEED, CALIBRATION_PARTS, SHOWN_SEED = 500_000, 256, 700_000
 PAGE_BYTES = 4096
+TINY_SHAPE = (1, 16, 8, 8)  # as ONNX has it
 # No power, no http: only what moves frames. The restart budget and the watchdogs suit a shared machine and many kills;
 # engines do not take turns by themselves, so that the one that was found active is the one that is killed.
 DEFAULTS: dict[str, Any] = {
@@ -446,6 +447,30 @@ def identity_plan(rows: int) -> Path:
 def identity_tensor(rows: int, seed: int = 0) -> NDArray[np.uint8]:
     """A payload for `identity_plan(rows)`."""
     return np.random.default_rng(seed).integers(0, 256, (1, rows, PAGE_BYTES, 1), np.uint8)
+
+
+def tiny_plan() -> Path:
+    """One float16 convolution of a float32 tensor (1, 8, 8, 16): the virtual GPU takes a few milliseconds for it."""
+    import onnx
+
+    net = load_by_path(ROOT / "tests" / "kernels" / "models.py").Net((1, 16, 8, 8), seed=1)
+    model = net.model([(net.conv("images", 16), TINY_SHAPE)])
+
+    def build(out: Path) -> None:
+        from orind.kernels.build import build_plan
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "tiny.onnx"
+            onnx.save(model, path)
+            build_plan(path, None, [], out, "fp16")
+
+    return _cached("tiny", model.SerializeToString(), build)
+
+
+def tiny_tensors(count: int) -> list[NDArray[np.float32]]:
+    """Payloads for `tiny_plan()`, whose images are served with channels last."""
+    n, c, h, w = TINY_SHAPE
+    return list(np.random.default_rng(0).standard_normal((count, n, h, w, c), np.float32))
 
 
 def part_pictures(count: int, seed: int = SHOWN_SEED) -> list[NDArray[np.uint8]]:
