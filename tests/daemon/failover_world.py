@@ -288,7 +288,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
-        self.now = START_NS
+        self.now = self.paired_ns = START_NS
         self.stamps = StampPolicy()
         self.config = CONFIGS[rng.choice(BUDGETS)]
         self.watched: dict[int, Callable[[int], object]] = {}
@@ -441,6 +441,16 @@ class World:
         for generation in filter(None, (self.generation, self.next_generation)):
             ready = any(e.standing is Standing.READY for e in generation.machine.engines.values())
             assert not ready or generation.active is not None, "who is ready serves"
+        self.see_proofs()
+
+    def see_proofs(self) -> None:
+        """Who serves has answered its golden input rightly a moment ago, wherever another one could relieve it."""
+        machine = self.generation.machine
+        if self.pipeline.active is None or not machine.standby_ready(self.now) or self.now <= self.stalled_until:
+            self.paired_ns = self.now
+            return
+        proof_ns = machine.engines[self.pipeline.active.epoch].golden_ns
+        assert self.now - max(proof_ns, self.paired_ns) <= 1200 * MS, "an engine serves unproved"
 
     def live(self, until_ns: int) -> None:
         """Everything but main goes on until then."""
