@@ -6,8 +6,8 @@
 // The numbers are convolution.py's ACTIVATIONS.
 enum Activation { NONE, SIGMOID, SILU, TANH, LEAKY_RELU, HARD_SIGMOID, HARD_SWISH, GELU, GELU_TANH, MISH, ELU, RELU };
 
-// The fast exponential and quotient are right to 2 + 1.16 |x| units in the last place of float32, where float16 keeps a
-// 2^13th of that; from x = -87 on the quotient is 0.
+// The fast exponential is within 2 + 1.16 |x| units in the last place of float32, the quotient within 2 (CUDA's tables); a
+// unit of float16 is 2^13 of them. From x = -87 on the quotient is 0.
 ORIND_DEVICE float over_one_plus_exp(float a, float x) { return __fdividef(a, 1.0f + __expf(-x)); }
 
 template <int WHICH>

@@ -23,16 +23,21 @@ uint16_t half_at(const uint8_t* image, int offset) {
     return static_cast<uint16_t>(image[offset] | image[offset + 1] << 8);
 }
 
+// Reads no further than the NUL that an image of text ends with.
+bool begins_with(const uint8_t* image, const char* magic) {
+    return !strncmp(reinterpret_cast<const char*>(image), magic, strlen(magic));
+}
+
 // An ELF file of 64 bits for NVIDIA's machine.
 bool is_cubin(const uint8_t* image) {
     constexpr uint16_t EM_CUDA = 190;
-    return !memcmp(image, "\x7f\x45\x4c\x46\x02", 5) && half_at(image, 18) == EM_CUDA;
+    return begins_with(image, "\x7f\x45\x4c\x46\x02") && half_at(image, 18) == EM_CUDA;
 }
 
 // The container itself, or the structure that nvcc puts around it: a magic number, then a version of 1
 // (fatbinary_section.h of CUDA).
 bool is_fat_binary(const uint8_t* image) {
-    return (!memcmp(image, "\x50\xed\x55\xba", 4) || !memcmp(image, "\xb1\x43\x62\x46", 4)) && half_at(image, 4) == 1;
+    return (begins_with(image, "\x50\xed\x55\xba") || begins_with(image, "\xb1\x43\x62\x46")) && half_at(image, 4) == 1;
 }
 
 CUresult refuse(std::string& log, CUresult code, const std::string& text) {
