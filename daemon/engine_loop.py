@@ -19,10 +19,11 @@ from ..ipc.channel import Channel
 from ..ipc.message_text import Kind
 from ..ipc.results import ResultArea
 from ..ipc.slots import SlotReader
-from ..kernels.devices import Device, Placement
+from ..kernels.devices import Device
 from ..kernels.ir.errors import DeviceFault, GoldenMismatch
 from ..kernels.model import FrameFault, Interface, Model
 from ..kernels.picture import Picture
+from ..kernels.placement import Placement
 from .placement import to_text
 
 

@@ -8,13 +8,11 @@ out where they are more than a status can hold, and then it says how many.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..ipc.bounded_text import bound_text
 from ..ipc.message_text import TEXT_BYTES_MAX
-
-if TYPE_CHECKING:
-    from ..kernels.devices import Placement  # for the type only: the HTTP process must not load executors
+from ..kernels.placement import Placement
 
 NAME_CHARS_MAX = 200
 ALL_MODELS_BYTES_MAX = 65_536

@@ -6,23 +6,13 @@ Opened once by an engine, before its plans. Imports PyCUDA only for "cuda".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from .cpu.binding import Array
 from .cpu.executor import CpuExecutor, Plan
 from .ir.errors import ProgramError
 from .ir.program import Program
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a program runs: `on_cpu` are the steps (name, operator) that the GPU leaves to the CPU, in running order;
-    a run launches `segments` graphs."""
-
-    steps: int
-    on_cpu: tuple[tuple[str, str], ...]
-    segments: int
+from .placement import Placement
 
 
 class Executor(Protocol):

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .devices import Device, Placement
+from .devices import Device
 from .ir.program import Program, Tensor
 from .ir.validate import programs_of
 from .picture import Picture, PictureError
+from .placement import Placement
 from .plan.file import PlanFile
 from .pre.decoder import Decoder, NonFinite, make_decoder
 from .pre.geometry import Mapping

@@ -20,11 +20,11 @@ import numpy as np
 
 from ..cpu.executor import Plan, ProgramRunner, check_golden
 from ..cpu.memory_check import separate as separated
-from ..devices import Placement
 from ..ir.errors import ProgramError
 from ..ir.program import Program
 from ..ir.steps import Step
 from ..ir.validate import programs_of
+from ..placement import Placement
 from .arena import Arena
 from .convolution import Arguments, Array
 from .device import Device, Graph

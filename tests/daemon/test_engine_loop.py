@@ -22,10 +22,11 @@ from orind.ipc.channel import Channel
 from orind.ipc.message_text import Kind
 from orind.ipc.results import ResultArea
 from orind.ipc.slots import SlotReader, SlotRing
-from orind.kernels.devices import Placement, open_device
+from orind.kernels.devices import open_device
 from orind.kernels.ir.errors import GoldenMismatch
 from orind.kernels.model import FrameFault, Interface
 from orind.kernels.picture import Picture
+from orind.kernels.placement import Placement
 
 END_S = 30.0
 NEVER_MS = 60_000.0

@@ -24,8 +24,8 @@ from orind.ipc.clock import StampPolicy
 from orind.ipc.engine_messages import Answer
 from orind.ipc.errors import IpcError
 from orind.ipc.slots import SlotRing
-from orind.kernels.devices import Placement
 from orind.kernels.model import Interface
+from orind.kernels.placement import Placement
 from orind.kernels.spec import DecoderSpec, InputSpec, ModelSpec
 
 DETECT = ModelSpec("m", "detect", ("a",), (1, 4), InputSpec(), DecoderSpec(kind="yolo"))

@@ -7,7 +7,7 @@ import json
 from orind.daemon.config import MODELS_MAX
 from orind.daemon.placement import ALL_MODELS_BYTES_MAX, from_text, in_words, listed, to_text
 from orind.ipc.message_text import TEXT_BYTES_MAX
-from orind.kernels.devices import Placement
+from orind.kernels.placement import Placement
 
 
 def test_everything_is_told_where_there_is_room() -> None:
