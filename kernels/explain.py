@@ -59,9 +59,9 @@ def _count(problems: list[str]) -> str:
 
 def _of_file(graph: Graph, problems: list[str]) -> str:
     """What INT8 makes of the scales that a model brings along; what lowering with them refuses goes to `problems`."""
-    released, ranges = release_pairs(graph, tables=True)
-    fused = fuse(float_ends(prepare(released)))
     try:
+        released, ranges = release_pairs(graph, tables=True)
+        fused = fuse(float_ends(prepare(released)))
         scales, facts = scales_of_file(fused, ranges, InputCode(graph.inputs[0].dtype, 1.0), dict, "mse")
     except UnsupportedModel as error:
         return f"quantised already; {str(error).removeprefix(f'{graph.file}: ')}"

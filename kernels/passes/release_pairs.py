@@ -4,21 +4,24 @@ Caller: `build.py`, before `prepare`, for builds with an integer or float16 body
 another zero point than 0, is coded again anyway: so it need not stand between a convolution and what that can take in
 (activation, sum, BatchNormalization). It is more than rounding where values leave the range of its codes: quantisers
 drop a Relu or Clip in front of such a pair and let the codes saturate. There a Clip to that range stays, unless the
-tensor provably stays inside it to one code (`intervals.py`). The graph input alone is taken to stay inside its range.
+tensor provably stays inside it to one code (`intervals.py`). The graph input alone is taken to stay inside its pair's
+range, where it has several inside the widest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from ..ir.codes import CODES
+from ..ir.errors import refuse
 from ..ir.graph import Array, Graph, Node
 from .intervals import Intervals
 from .remove_dead import remove_dead
 
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 Ranges = dict[str, tuple[float, float]]
 OF_PAIR = "of_pair"
 """Attribute of a Clip that is a pair's range of codes, where a table is to take it in (`fuse_convolutions.py`)."""
@@ -61,19 +64,35 @@ def clip_of_range(graph: Graph, node: Node, constants: dict[str, Array], **attrs
     return Node(node.name, "Clip", (node.inputs[0], *names), node.outputs, dict(attrs))
 
 
+def inside_of_pairs(graph: Graph, ranges: Mapping[str, tuple[float, float]]) -> Intervals:
+    """Intervals under the one assumption that is made: a graph input stays inside the pair in front of its readers, or
+    inside the widest where they have several. `ranges`: what pairs that are gone said of the input."""
+    seen = Intervals(graph)
+    for info in graph.inputs:
+        pairs = [range_of(node) for node in graph.consumers.get(info.name, ()) if node.op == "FakeQuantise"]
+        told = [(low, high) for low, high in (*pairs, ranges.get(info.name, (0.0, 0.0))) if high > 0]
+        if told:
+            seen.assume(info.name, min(low for low, _ in told), max(high for _, high in told))
+    return seen
+
+
 def release_pairs(graph: Graph, keep: Callable[[Node], bool] = is_exact, tables: bool = False) -> tuple[Graph, Ranges]:
     """The graph with the pairs that are to be kept, and the range of each tensor that stays inside that of a pair that
     is gone: of the Clip that stands for it, or of the tensor in front of it where that needs none.
 
     The function is the same but for rounding. `tables`: every activation of a convolution will be an INT8 table, which
-    takes in the Clips around it.
+    takes in the Clips around it. Raises UnsupportedModel where float32 does not hold a range.
     """
     graph = remove_dead(graph)
+    for node in graph.nodes:
+        if node.op == "FakeQuantise" and node.attrs["alpha"] * CODES > FLOAT32_MAX:
+            raise refuse(graph.file, node.name, "QuantizeLinear", f"its scale {node.attrs['alpha']:g} makes a range "
+                         "that float32 does not hold", "quantise the model again")
     nodes: list[Node] = []
     ranges: Ranges = {}
     constants: dict[str, Array] = {}
     alias: dict[str, str] = {}
-    seen = Intervals(graph)
+    seen = inside_of_pairs(graph, {})
     sources = {info.name for info in graph.inputs}
     for node in graph.nodes:
         node = replace(node, inputs=tuple(alias.get(name, name) for name in node.inputs))
@@ -86,16 +105,13 @@ def release_pairs(graph: Graph, keep: Callable[[Node], bool] = is_exact, tables:
             nodes.append(node)
         else:
             x, (low, high) = node.inputs[0], range_of(node)
-            inside = high > 0 if x in sources else seen.stays(x, low, high, node.attrs["alpha"])
-            if not inside:
+            if not seen.stays(x, low, high, node.attrs["alpha"]) or (x in sources and high <= 0):
                 nodes.append(clip_of_range(graph, node, constants, **({OF_PAIR: True} if tables else {})))
                 ranges[node.output] = (low, high)
                 seen.assume(node.output, low, high)
                 continue
             known = ranges.get(x, (0.0, 0.0))
             ranges[x] = (min(low, known[0]), max(high, known[1]))
-            if x in sources:
-                seen.assume(x, *ranges[x])
             if node.output in graph.outputs:
                 nodes.append(Node(node.name, "Identity", (x,), node.outputs))
             else:

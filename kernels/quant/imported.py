@@ -19,10 +19,9 @@ from ..ir.elementwise import ACTIVATIONS
 from ..ir.errors import UnsupportedModel
 from ..ir.graph import Array, Graph, Node, TensorInfo
 from ..passes.fuse_convolutions import SUM
-from ..passes.intervals import Intervals
 from ..passes.islands import coded_nodes, is_coded
 from ..passes.lower_flat import DEFAULT_ALPHA
-from ..passes.release_pairs import clip_of_range, range_of
+from ..passes.release_pairs import clip_of_range, inside_of_pairs, range_of
 from . import contract
 from .calibrate import BINS, Histogram, best_scale
 from .file_codes import codes_of_file
@@ -40,8 +39,9 @@ UNKNOWN_PRE = 8.0
 class _Fixed:
     """FakeQuantise nodes become scales of the tensors that they read; Requantise where that one has another scale."""
 
-    def __init__(self, made: Separated) -> None:
+    def __init__(self, made: Separated, told: Ranges) -> None:
         self.graph = graph = made.graph
+        self.told = told
         self.ranges = made.ranges
         self.coded = coded_nodes(graph)
         self.scale = dict(made.scale)                        # by the first of the tensors that share one
@@ -50,6 +50,7 @@ class _Fixed:
         self.tensors: list[TensorInfo] = []
         self.constants: dict[str, Array] = {}
         self.cuts: dict[str, Range] = {}
+        self.widened: set[str] = set()
         self.kept, self.dropped = 0, 0
 
     def find(self, name: str) -> str:
@@ -67,8 +68,9 @@ class _Fixed:
 
     def run(self) -> Graph:
         alias: dict[str, str] = {}
-        seen = Intervals(self.graph)
-        sources = {info.name for info in self.graph.inputs}
+        seen = inside_of_pairs(self.graph, self.told)
+        for info in self.graph.inputs:
+            self._widen(info.name)
         for node in self.graph.nodes:
             seen.see(node)
             node = replace(node, inputs=tuple(alias.get(name, name) for name in node.inputs))
@@ -79,7 +81,7 @@ class _Fixed:
             self.kept += 1
             if not is_coded(self.graph, self.coded, y):             # float32 readers: no code is made
                 self.kept, self.dropped = self.kept - 1, self.dropped + 1
-                if not seen.stays(node.inputs[0], *range_of(node), node.attrs["alpha"]) and x not in sources:
+                if not seen.stays(x, *range_of(node), node.attrs["alpha"]):
                     self.nodes.append(clip_of_range(self.graph, node, self.constants))
                     continue
                 alias[y] = x
@@ -93,10 +95,20 @@ class _Fixed:
                 self.nodes.append(replace(node, op="Requantise", attrs={}))
                 self.scale[y] = node.attrs["alpha"]
                 cut = y
-            if not seen.stays(node.inputs[0], *range_of(node), node.attrs["alpha"]):
+            if not seen.stays(x, *range_of(node), node.attrs["alpha"]):
                 self.cuts[cut] = range_of(node)
         self.scale |= {name: self.scale[first] for name in self.first if (first := self.find(name)) in self.scale}
         return self.graph.rebuilt(self.nodes, constants=self.constants, tensors=self.tensors)
+
+    def _widen(self, source: str) -> None:
+        """A graph input that is read through pairs that stand and in the range of one that is gone: codes for both."""
+        readers = [reader for reader in self.graph.consumers.get(source, ()) if reader.name in self.coded]
+        own = [reader.attrs["alpha"] for reader in readers if reader.op == "FakeQuantise"]
+        low, high = self.told.get(source, (0.0, 0.0))
+        needed = max(-low / 128, high / 127)
+        if own and len(own) < len(readers) and needed > max(own) * (1 + 1e-6):
+            self.scale[source] = contract.single(needed)
+            self.widened.add(source)
 
     def _share(self, node: Node) -> None:
         """A node that only moves values: its inputs come to the scale of its output."""
@@ -157,7 +169,7 @@ def scales_of_file(fused: Graph, ranges: Ranges, code: InputCode, calibrate: Cal
     used = {name: calibrated[name] for name in (*asked, *tables) if name in calibrated and name not in ranges}
     ends = {name: (histogram.low, histogram.high) for name, histogram in used.items()}
     made = separate(Values(fused, {**ends, **ranges}), ranges, used, method)
-    work = _Fixed(made)
+    work = _Fixed(made, ranges)
     graph = work.run()
     source = graph.inputs[0].name
     low, high = ranges.get(source, (0.0, 0.0))
@@ -231,7 +243,8 @@ def _facts(scales: Scales, work: _Fixed, ranges: Ranges, asked: list[str]) -> di
     graph = scales.graph
     coded = coded_nodes(graph)
     coarser = [scales.scale[name] * 255 / (high - low) for name, (low, high) in ranges.items()
-               if is_coded(graph, coded, name) and name in scales.scale and name not in work.scale]
+               if is_coded(graph, coded, name) and name in scales.scale
+               and (name not in work.scale or name in work.widened)]
     kept, noisy = 0, []
     for node in graph.nodes:
         if node.op != "Conv" or node.name not in coded:

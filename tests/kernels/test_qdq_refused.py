@@ -81,6 +81,18 @@ def test_refused(make: Any, text: str) -> None:
     assert str(caught.value).startswith("test.onnx")
 
 
+def test_a_range_that_float32_does_not_hold(tmp_path: Path) -> None:
+    """FP32 computes it as it stands; the ends of a clip, and INT8's scales, would be infinite."""
+    net = QdqNet((1, 3, 6, 6))
+    y = net.pair(net.op("Relu", net.coded_conv(net.pair(net.input, 0.02), 0.02, 4)), 3e38)
+    model = net.model([(net.coded_conv(y, 0.02, 2), (1, 2, 6, 6))])
+    with pytest.raises(ModelError, match=r"^test.onnx: node '.*' \(QuantizeLinear\): its scale 3e\+38 makes a range"):
+        as_int8(model)
+    onnx.save(model, tmp_path / "m.onnx")
+    found = explain(tmp_path / "m.onnx")
+    assert found.problems == () and "its scale 3e+38 makes a range that float32 does not hold" in found.summary
+
+
 def test_a_pair_that_cuts_off_above_zero() -> None:
     net = QdqNet((1, 3, 6, 6))
     y = net.pair(net.coded_conv(net.pair(net.input, 0.02), 0.02, 4), 0.05, 255, np.uint8)
