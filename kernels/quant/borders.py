@@ -26,6 +26,8 @@ SIGNED = "@signed"
 SIGNED_STEP = 255 / 127
 UNCUT = "@uncut"
 """Suffix of a float16 tensor in front of the Clip that its codes would be."""
+CUT = "@cut"
+"""Suffix of what readers of codes see of a float32 tensor, where all is float32."""
 JOINS = frozenset({"Add", "Sub", "Mul"})
 RESIDUAL = 3
 """Place of the residual among a convolution's inputs."""
@@ -76,7 +78,7 @@ def place_conversions(graph: Graph, layers: Collection[str], input_dtype: str = 
     `input_dtype`: type of the graph input; float32 has no codes of its own, and uint8 codes that are joined with int8
     ones are brought to them by a Requantise (suffix SIGNED). A Requantise between float16 nodes has nothing to do and
     goes. Tensors among `cuts` are cut to these ends where they are float16, as their codes would be: by the convolution
-    that makes them, or by a Clip.
+    that makes them, or by a Clip; those in float32 where they become float16.
     """
     coded, images = coded_nodes(graph), body_images(graph)
     tail = {node.name for node in assign_layouts(graph).image_nodes} - images
@@ -99,6 +101,13 @@ def place_conversions(graph: Graph, layers: Collection[str], input_dtype: str = 
         other = name + (SIGNED if signed else SUFFIXES[want])
         if other not in converted:
             converted[other] = name
+            if have == FLOAT and want == HALF and name in cuts:
+                whole = other + UNCUT
+                nodes.append(Node(whole, "Convert", (name,), (whole,), {"to": want}))
+                nodes.append(_clip(graph, other, (whole, other), cuts[name], constants))
+                clips.add(other)
+                tensors.extend(TensorInfo(made, graph.shape(name)) for made in (whole, other))
+                return other
             nodes.append(Node(other, "Requantise", (name,), (other,)) if signed else
                          Node(other, "Convert", (name,), (other,), {"to": want}))
             tensors.append(TensorInfo(other, graph.shape(name)))
@@ -132,14 +141,25 @@ def place_conversions(graph: Graph, layers: Collection[str], input_dtype: str = 
 
 
 def with_cuts(graph: Graph, cuts: Mapping[str, tuple[float, float]]) -> Graph:
-    """A graph without types in which every tensor among `cuts` stays within them."""
+    """A graph without types in which every tensor among `cuts` stays within them; one that an island makes only for
+    readers of codes, by another name (CUT)."""
+    coded = coded_nodes(graph)
     nodes: list[Node] = []
     tensors: list[TensorInfo] = []
     constants: dict[str, Array] = {}
+    alias: dict[str, str] = {}
     for node in graph.nodes:
-        made, added = _cut(graph, node, cuts, constants) if cuts.keys() & set(node.outputs) else ([node], [])
-        nodes += made
-        tensors += added
+        if node.name in coded:
+            node = replace(node, inputs=tuple(alias.get(name, name) for name in node.inputs))
+            made, added = _cut(graph, node, cuts, constants) if cuts.keys() & set(node.outputs) else ([node], [])
+            nodes += made
+            tensors += added
+            continue
+        nodes.append(node)
+        for name in cuts.keys() & set(node.outputs):
+            alias[name] = name + CUT
+            nodes.append(_clip(graph, name + CUT, (name, name + CUT), cuts[name], constants))
+            tensors.append(TensorInfo(name + CUT, graph.shape(name)))
     return graph.rebuilt(nodes, constants=constants, tensors=tensors)
 
 
@@ -156,7 +176,15 @@ def _cut(graph: Graph, node: Node, cuts: Mapping[str, tuple[float, float]],
     if node.op == "Requantise":                              # it only cuts
         made, names = [], {node.output: node.inputs[0]}
     for name, whole in names.items():
-        ends = (f"{name}/least", f"{name}/most")
-        constants |= {end: np.array(value, dtype=np.float32) for end, value in zip(ends, cuts[name], strict=True)}
-        made.append(Node(f"{name}/cut", "Clip", (whole, *ends), (name,)))
+        made.append(_clip(graph, f"{name}/cut", (whole, name), cuts[name], constants))
     return made, [TensorInfo(whole, graph.shape(name)) for name, whole in names.items() if whole not in node.inputs]
+
+
+def _clip(graph: Graph, name: str, from_to: tuple[str, str], ends: tuple[float, float],
+          constants: dict[str, Array]) -> Node:
+    """A Clip between two tensors; its ends go to `constants`."""
+    names = []
+    for end, value in zip(("least", "most"), ends, strict=True):
+        names.append(graph.free_name(f"{name}/{end}", constants))
+        constants[names[-1]] = np.array(value, dtype=np.float32)
+    return Node(name, "Clip", (from_to[0], *names), from_to[1:])

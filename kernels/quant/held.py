@@ -128,17 +128,15 @@ def matters(node: Node, name: str, values: Values, demand: Mapping[str, Range], 
 
 
 def demands(values: Values, sums: bool) -> dict[str, Range]:
-    """Backwards: which values of each tensor matter to any of its readers."""
+    """Backwards: which values of each tensor matter to any of its readers; of what float32 arithmetic makes, to those
+    that read it as codes."""
     graph, coded = values.graph, coded_nodes(values.graph)
-    parts: dict[str, list[Range]] = {name: [OPEN] for name in graph.outputs}
+    islands = {name for node in graph.nodes if node.name not in coded for name in node.outputs}
+    parts: dict[str, list[Range]] = {name: [OPEN] for name in graph.outputs if name not in islands}
     found: dict[str, Range] = {}
     for node in reversed(graph.nodes):
         found |= {name: hull(parts.get(name, [])) for name in node.outputs}
         for name in dict.fromkeys(node.inputs):
-            parts.setdefault(name, []).append(matters(node, name, values, found, coded, sums))
+            if node.name in coded or name not in islands:
+                parts.setdefault(name, []).append(matters(node, name, values, found, coded, sums))
     return found | {info.name: hull(parts.get(info.name, [])) for info in graph.inputs}
-
-
-def held(value: Range, demand: Range) -> Range:
-    """What of `value` must be kept apart for a reader of `demand`."""
-    return cut(demand, value)

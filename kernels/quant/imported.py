@@ -27,11 +27,13 @@ from .calibrate import BINS, Histogram, best_scale
 from .file_codes import codes_of_file
 from .held import RESIDUAL, Range, Values, demands, is_finite, matters
 from .scales import LARGEST_LOSS_DB, InputCode, Scales, assign_scales, keeps_scale
-from .views import Separated, given_range, is_made, separate
+from .views import Separated, given_range, makes_codes, separate
 
 Ranges = Mapping[str, Range]
 AS_GOOD_AS_KEPT_DB = 120.0
 """Codes that only float32 keeps from being the weights themselves: one weight a channel has no other code than 127."""
+CARRIES = frozenset({"Slice", "Split", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Abs", "Neg"})
+"""What keeps the magnitudes of its first input."""
 UNKNOWN_PRE = 8.0
 """Where CONTRACT.md's tables stop looking at the range of a pre-activation."""
 
@@ -199,8 +201,8 @@ def _unknown(graph: Graph, ranges: Ranges, code: InputCode) -> tuple[list[str], 
     values, coded = Values(graph, ranges), coded_nodes(graph)
     of_file, of_sums = demands(values, sums=False), demands(values, sums=True)
     names = [info.name for info in graph.inputs if code.dtype == "float32" and is_coded(graph, coded, info.name)]
-    names += [node.output for node in graph.nodes if is_made(graph, coded, node)
-              and not (_is_tight(node) and is_finite(values.of(node.output)))]
+    names += [name for node in graph.nodes for name in makes_codes(graph, coded, node)
+              if not (_is_tight(graph, node) and is_finite(values.of(name)))]
     asked = [name for name in names if name not in ranges and not is_finite(of_file[name])]
     needed = []
     for name in asked:
@@ -212,11 +214,16 @@ def _unknown(graph: Graph, ranges: Ranges, code: InputCode) -> tuple[list[str], 
     return asked, needed
 
 
-def _is_tight(node: Node) -> bool:
+def _is_tight(graph: Graph, node: Node) -> bool:
     """Whether bounds of what the node makes, where there are some, are values that it takes: none of sums."""
+    while node.op in CARRIES:
+        before = graph.producers.get(node.inputs[0])
+        if before is None:
+            return True
+        node = before
     bounded = None not in node.attrs.get("bounds", (None,))
     alone = node.op == "Conv" and len(node.inputs) <= RESIDUAL
-    return node.op in ACTIVATIONS or node.op == "Clip" or alone or (node.op == "Conv" and bounded)
+    return node.op in ACTIVATIONS or node.op in ("Clip", "FakeQuantise") or alone or (node.op == "Conv" and bounded)
 
 
 def _before_tables(scales: Scales, ranges: Ranges, calibrated: Mapping[str, Histogram]) -> dict[str, Histogram]:

@@ -23,7 +23,7 @@ from ..passes.islands import IMAGE, coded_nodes, is_coded
 from ..passes.lower import lower
 from ..passes.lower_f32 import FloatNumbers
 from ..passes.merge_parallel import part_outputs
-from .borders import UNCUT, layers_of, with_cuts
+from .borders import CUT, UNCUT, layers_of, with_cuts
 from .choice import round_to_codes
 from .gate import Tally, compare, cost_of
 from .quantise import IntegerNumbers
@@ -111,7 +111,7 @@ def _overlap(program: Program, a: str, b: str) -> bool:
 
 def _bound(scales: Scales, names: Sequence[str]) -> tuple[ProgramRunner, dict[str, _Coded]]:
     graph = _without_requantise(with_cuts(scales.graph, scales.cuts))
-    scale = {**scales.scale, **{name + UNCUT: scales.scale[name] for name in scales.cuts}}
+    scale = {**scales.scale, **{name + end: scales.scale[name] for name in scales.cuts for end in (UNCUT, CUT)}}
     programs, constants = lower(graph, [1], FloatNumbers(graph))
     _, second = lower(_weights_of_codes(graph, scales, names), [1], FloatNumbers(graph))
     runner = ProgramRunner(programs[1], {**constants, **{name + SECOND: value for name, value in second.items()}})
@@ -128,7 +128,7 @@ def _bound(scales: Scales, names: Sequence[str]) -> tuple[ProgramRunner, dict[st
         node = nodes[step.name]
         made = {part: scale[part] for name in node.outputs if is_coded(graph, coded, name)
                 for part in part_outputs(graph, name) or (name,)}
-        read = {stored: scales.scale[name] for name in node.inputs if name in scales.scale
+        read = {stored: scale[name] for name in node.inputs if name in scale
                 and tensors[stored := _stored(name, programs[1])].dtype == "float32"}
         layers[step.name] = _Coded(step, FUNCTIONS[type(step).__name__](with_codes, runner.binding, 0), read, made,
                                    pixels)
@@ -146,7 +146,7 @@ def _weights_of_codes(graph: Graph, scales: Scales, names: Sequence[str]) -> Gra
     for node in graph.nodes:
         if node.op == "Conv" and node.name in names:
             weight = graph.constants[node.inputs[1]]
-            s_x = scales.scale[node.inputs[0]]
+            s_x = scales.scale[node.inputs[0].removesuffix(CUT)]
             codes, s_w, bias_q = numbers.codes(node, weight, _bias(graph, node), s_x)
             side = s_w.astype(np.float64).reshape((-1,) + (1,) * (weight.ndim - 1))
             w, b = f"{node.name}/w", f"{node.name}/b"

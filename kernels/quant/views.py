@@ -3,7 +3,8 @@
 In a quantised model a tensor may have several pairs, or a pair for one reader and none for another; the parts of a
 Split, too, have pairs of their own. One code for all would cut off what some reader must see, or be too coarse for
 another. So the node that makes it is copied (after fusion, so that a whole convolution is); the copies cost its
-multiply-accumulates again, which is why readers stay together as long as none loses more than 3 dB.
+multiply-accumulates again, so readers stay together as long as none loses more than 3 dB. What float32 arithmetic makes
+(an island, `passes/islands.py`) is made once, and coded once for each group of readers, by other names.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..passes.fuse_convolutions import SUM
 from ..passes.intervals import OPEN
 from ..passes.islands import coded_nodes, is_coded
 from .calibrate import BINS, Histogram, best_scale
-from .held import Range, Values, beside, bounds_of, cut, held, hull, is_finite, matters
+from .held import Range, Values, beside, bounds_of, cut, hull, is_finite, matters
 from .scales import LARGEST_LOSS_DB, keeps_scale, loss_db
 from .sums import saturates, taken_apart
 
@@ -97,7 +98,10 @@ class _Separator:
 
     def run(self) -> Separated:
         for node in reversed(self.graph.nodes):
-            groups = self._groups(node)
+            if node.name not in self.coded:
+                self._place_island(node)
+                continue
+            groups = self._groups(node, node.outputs)
             for number in reversed(range(1, len(groups))):
                 self._place(self._copied(node, groups[number].views, number), groups[number])
             self._place(node, groups[0] if groups else None)
@@ -107,28 +111,31 @@ class _Separator:
                      if self.nodes[index].op == "FakeQuantise" and self.nodes[index].name in self.coded]
             if pairs:
                 self.found.scale[info.name] = max(pair.attrs["alpha"] for pair in pairs)
-            if is_finite(ends := held(self.values.of(info.name), self.demand[info.name])):
+            if is_finite(ends := cut(self.demand[info.name], self.values.of(info.name))):
                 self.found.ranges[info.name] = self._range(info.name, ends)
         self.found.graph = self.graph.rebuilt(reversed(self.nodes), constants=self.constants, tensors=self.tensors)
         return self.found
 
     # ---- who reads what
 
-    def _views(self, node: Node) -> list[_View]:
+    def _views(self, names: Sequence[str], island: bool) -> list[_View]:
+        """Of an island's tensors only those who read them as codes."""
         views = []
-        for name in node.outputs:
+        for name in names:
             for index in self.readers.get(name, ()):
                 reader = self.nodes[index]
+                if island and reader.name not in self.coded:
+                    continue
                 scale = self.kept.get(reader.name)
                 if reader.op == "FakeQuantise" and reader.name in self.coded:
                     scale = reader.attrs["alpha"]
-                ends = held(self.values.of(name), matters(reader, name, self.values, self.demand, self.coded))
+                ends = cut(matters(reader, name, self.values, self.demand, self.coded), self.values.of(name))
                 views.append(_View(index, name, scale, self._range(name, ends) if is_finite(ends) else None))
         return views
 
-    def _groups(self, node: Node) -> list[_Group]:
-        """Readers that may share one code of what a node makes; all of them where copies would have no sense."""
-        views = self._views(node)
+    def _groups(self, node: Node, names: Sequence[str]) -> list[_Group]:
+        """Readers that may share one code of these outputs; all of them where copies would have no sense."""
+        views = self._views(names, node.name not in self.coded)
         pairs = sorted((v for v in views if v.scale is not None), key=lambda v: -(v.scale or 0))
         floats = [(best_scale(v.seen, self.method), v) for v in views if v.scale is None and v.seen is not None]
         groups: list[_Group] = []
@@ -145,7 +152,7 @@ class _Separator:
                 loss.append(-np.inf)
             groups[int(np.argmin(loss))].views.append(view)
         unknown = [v for v in views if v.scale is None and v.seen is None]
-        if node.name not in self.coded or node.op in WITHOUT_OWN_CODES or self.as_codes.issuperset(node.outputs):
+        if node.op in WITHOUT_OWN_CODES or self.as_codes.issuperset(names):
             return [_Group(max((g.scale for g in groups), default=0.0), views)]
         if unknown and groups:
             self.found.assumed += dict.fromkeys(view.tensor for view in unknown)
@@ -158,58 +165,78 @@ class _Separator:
         """The node once more, read by these views."""
         name = self.graph.free_name(f"{node.name}@{number}", self.found.copies)
         self.found.copies.append(name)
-        outputs = {}
-        for output in node.outputs:
-            outputs[output] = copy = self.graph.free_name(f"{output}@{number}", self.origin)
-            self.origin[copy] = self.origin.get(output, output)
-            self.values.name_copy(copy, output)
-            self.tensors.append(replace(self.graph.tensors[output], name=copy))
-        for view in views:
-            reader = self.nodes[view.reader]
-            self.nodes[view.reader] = replace(reader, inputs=tuple(
-                outputs[x] if x == view.tensor else x for x in reader.inputs))
-            self.readers[view.tensor].remove(view.reader)
-            self.readers.setdefault(outputs[view.tensor], []).append(view.reader)
+        outputs = [self._renamed(output, views, number) for output in node.outputs]
         if node.name in self.coded:
             self.coded.add(name)
         if node.name in self.values.tables:
             self.values.tables[name] = self.values.tables[node.name]
-        return replace(node, name=name, outputs=tuple(outputs.values()))
+        return replace(node, name=name, outputs=tuple(outputs))
+
+    def _renamed(self, name: str, views: Sequence[_View], number: int) -> str:
+        """Another name for a tensor, by which those of the views that read it do so from now on."""
+        copy = self.graph.free_name(f"{name}@{number}", self.origin)
+        self.origin[copy] = self.origin.get(name, name)
+        self.values.name_copy(copy, name)
+        self.tensors.append(replace(self.graph.tensors[name], name=copy))
+        for view in views:
+            if view.tensor == name:
+                reader = self.nodes[view.reader]
+                self.nodes[view.reader] = replace(reader, inputs=tuple(copy if x == name else x for x in reader.inputs))
+                self.readers[name].remove(view.reader)
+                self.readers.setdefault(copy, []).append(view.reader)
+        return copy
 
     # ---- what is made of it
 
     def _place(self, node: Node, group: _Group | None) -> None:
-        kept = group.kept if group is not None else None
         for name in node.outputs:
             self._see(name)
-        made = node.name in self.coded and node.op not in WITHOUT_OWN_CODES
-        if made and keeps_scale(node):
+        if keeps_scale(node):
             live = [name for name in node.inputs if name and name not in self.graph.constants]
-            if kept is not None and len(live) == 1:
-                self.kept[node.name] = kept
-        elif made:
-            if kept is not None and node.output in self.as_codes:
-                rounded = self._range(node.output, self.values.of(node.output))
-                self.found.scale[node.output] = best_scale(rounded, "minmax")
-            elif kept is not None:
-                self.found.scale[node.output] = kept
-            elif is_finite(ends := held(self.values.of(node.output), self.demand[node.output])):
-                self.found.ranges[node.output] = self._range(node.output, ends)
-            elif group is not None and (known := [view.seen for view in group.views if view.seen is not None]):
-                self.found.ranges[node.output] = max(known, key=lambda seen: seen.largest)
+            if group is not None and group.kept is not None and len(live) == 1:
+                self.kept[node.name] = group.kept
+        elif node.op not in WITHOUT_OWN_CODES:
+            self._code(node.output, group)
             if SUM in node.attrs and self._take_apart(node):
                 return
         self._append(node)
+
+    def _place_island(self, node: Node) -> None:
+        """A node in float32: each group of those that read codes of what it makes has codes of its own."""
+        for name in node.outputs:
+            groups = self._groups(node, [name])
+            for number, group in reversed(list(enumerate(groups))):
+                if not group.views:
+                    continue
+                read = self._renamed(name, group.views, number) if number else name
+                self._see(read, island=True)
+                self._code(read, group)
+                if number:
+                    self._append(Node(read, "Identity", (name,), (read,)))
+        self._append(node)
+
+    def _code(self, name: str, group: _Group | None) -> None:
+        """What the scale of a tensor is to be made of."""
+        kept = group.kept if group is not None else None
+        if kept is not None and name in self.as_codes:
+            self.found.scale[name] = best_scale(self._range(name, self.values.of(name)), "minmax")
+        elif kept is not None:
+            self.found.scale[name] = kept
+        elif is_finite(ends := cut(self.demand[name], self.values.of(name))):
+            self.found.ranges[name] = self._range(name, ends)
+        elif group is not None and (known := [view.seen for view in group.views if view.seen is not None]):
+            self.found.ranges[name] = max(known, key=lambda seen: seen.largest)
 
     def _append(self, node: Node) -> None:
         for name in dict.fromkeys(node.inputs):
             self.readers.setdefault(name, []).append(len(self.nodes))
         self.nodes.append(node)
 
-    def _see(self, name: str) -> None:
-        parts = [matters(self.nodes[index], name, self.values, self.demand, self.coded)
-                 for index in self.readers.get(name, ())]
-        self.demand[name] = OPEN if name in self.graph.outputs else hull(parts)
+    def _see(self, name: str, island: bool = False) -> None:
+        readers = [self.nodes[index] for index in self.readers.get(name, ())]
+        parts = [matters(node, name, self.values, self.demand, self.coded) for node in readers
+                 if not island or node.name in self.coded]
+        self.demand[name] = OPEN if name in self.graph.outputs and not island else hull(parts)
 
     def _range(self, name: str, ends: Range) -> Histogram:
         """What calibration saw of a tensor, as far as `ends`; else these."""
@@ -230,7 +257,7 @@ class _Separator:
                 return False
             scale = best_scale(made.ranges[name], self.method)
         total, other = cut(self.demand[name], bounds_of(node)), self.values.of(node.inputs[3])
-        ends = held(self.values.tables[node.name], beside(total, other))
+        ends = cut(beside(total, other), self.values.tables[node.name])
         if not is_finite(ends):
             return False
         table = self._range(node.attrs[SUM][0], ends)
@@ -266,7 +293,8 @@ def separate(values: Values, coded_by_file: Collection[str], calibrated: Mapping
     return _Separator(values, coded_by_file, calibrated, method).run()
 
 
-def is_made(graph: Graph, coded: Collection[str], node: Node) -> bool:
-    """Whether arithmetic gives a coded tensor a scale of its own here."""
-    return node.name in coded and node.op not in WITHOUT_OWN_CODES and not keeps_scale(node) \
-        and is_coded(graph, coded, node.output)
+def makes_codes(graph: Graph, coded: Collection[str], node: Node) -> list[str]:
+    """The outputs of a node whose codes have a scale of their own: not what only moves codes."""
+    if node.op in WITHOUT_OWN_CODES or (node.name in coded and keeps_scale(node)):
+        return []
+    return [name for name in node.outputs if is_coded(graph, coded, name)]

@@ -21,6 +21,7 @@ from orind.kernels.ir.graph import Graph
 from orind.kernels.passes.lower import lower
 from orind.kernels.passes.lower_f32 import FloatNumbers
 from orind.kernels.quant.calibrate import Histogram, collect
+from orind.kernels.quant.coding import images_as_tensors
 
 Array = NDArray[Any]
 SIDE, WIDTH = 8, 6
@@ -127,7 +128,8 @@ def calibrate_on(scale: float) -> Callable[[Graph], Mapping[str, Histogram]]:
     def calibrate(prepared: Graph) -> Mapping[str, Histogram]:
         programs, constants = lower(prepared, [1], FloatNumbers(prepared))
         writers = [lambda out, v=codes: np.copyto(out, v * np.float32(scale)) for codes in frames()]
-        return collect(ProgramRunner(programs[1], constants), writers, lambda done: None)
+        ranges = collect(ProgramRunner(programs[1], constants), writers, lambda done: None)
+        return ranges | images_as_tensors(ranges)
     return calibrate
 
 
