@@ -1,11 +1,12 @@
 """The one door to PyCUDA: a context, memory, modules, streams, graphs.
 
-Called by `executor.py`. The context is popped when `close` is called, whatever happened: PyCUDA ends a process by abort
-that leaves one on its stack. Graphs and their launches go through ctypes on the driver, which PyCUDA does not wrap.
+Called by `executor.py`. The context is popped by `close`, or else when the process ends: PyCUDA ends one by abort that
+leaves a context on its stack. Graphs and their launches go through ctypes on the driver, which PyCUDA does not wrap.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import logging
 from collections.abc import Iterator, Sequence
@@ -69,6 +70,7 @@ class Device:
         except driver.Error as error:
             self._context.pop()
             raise ProgramError(f"device cuda: no GPU can be used ({error})") from error
+        atexit.register(self._leave)
 
     def call(self, function: str, *arguments: Any) -> None:
         """A driver function through ctypes. Raises CudaError."""
@@ -169,5 +171,9 @@ class Device:
         """What was allocated here must be gone by now: PyCUDA frees nothing in a context that is not current."""
         self._functions.clear()
         del self.stream
+        atexit.unregister(self._leave)
+        self._leave()
+
+    def _leave(self) -> None:
         self._context.pop()
         self._context.detach()

@@ -1,4 +1,5 @@
-"""An executor that finds too little memory on the GPU says so and leaves nothing behind."""
+"""An executor that finds too little memory on the GPU says so and leaves nothing behind; a process that ends with its
+device open, as an engine that refuses a plan does, ends with its own exit code."""
 
 from __future__ import annotations
 
@@ -36,3 +37,24 @@ def test_memory_that_is_short_at_any_allocation(pycuda_python: str, library: Pat
     start = "device cuda: the GPU's memory does not hold batch size 1 of this plan (cuMem"
     assert all(text.startswith(start) and text.endswith("out of memory)") for text in told["said"])
     assert told["without_stream"] == "device cuda: no GPU can be used (cuStreamCreate failed: unknown error)"
+
+
+@pytest.mark.parametrize("lost", [False, pytest.param(True, marks=pytest.mark.virtual)])
+def test_a_process_ends_with_its_own_code_though_its_device_is_open(
+    pycuda_python: str, library: Path, tmp_path: Path, lost: bool
+) -> None:
+    (tmp_path / "control").touch()
+    settings = {"LD_LIBRARY_PATH": str(library), "VIRTUAL_GPU_CONTROL": str(tmp_path / "control")}
+    code = (
+        "import sys; from pathlib import Path; from orind.kernels.cuda.device import Device\n"
+        "from orind.kernels.ir.errors import DeviceFault\n"
+        "device = Device(); memory = device.zeros(8)\n"
+        "Path(sys.argv[1]).write_text(sys.argv[2])\n"
+        "try:\n    with device.watched():\n        device.zeros(8)\n"
+        "except DeviceFault:\n    print('lost')\n"
+        "sys.exit(7)\n"
+    )
+    arguments = [pycuda_python, "-c", code, str(tmp_path / "control"), "device_lost\n" if lost else ""]
+    done = subprocess.run(arguments, env=os.environ | settings, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (7, "lost\n" if lost else ""), done.stderr
+    assert "PyCUDA ERROR" not in done.stderr and "Traceback" not in done.stderr

@@ -191,6 +191,7 @@ def test_a_poisoned_context_fails_over(folder: Path, tmp_path: Path, on_virtual_
         assert status["failovers"] == 1
         assert "GPU fault" in status["failover"]["reason"] and "illegal" in status["failover"]["reason"]
         daemon.wait_for(lambda s: s["state"] == "serving", "a new standby")
+        assert "PyCUDA ERROR" not in daemon.log(), "an engine that ends by itself pops its context"
 
 
 def test_steps_without_a_kernel_are_refused_unless_allowed(folder: Path, on_virtual_gpu: pytest.MonkeyPatch) -> None:
