@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.elementwise import ACTIVATIONS
 from ..ir.errors import UnsupportedModel
 from ..ir.graph import Array, Graph, Node, TensorInfo
 from ..passes.fuse_convolutions import SUM
@@ -25,15 +24,14 @@ from ..passes.release_pairs import clip_of_range, inside_of_pairs, range_of
 from . import contract
 from .calibrate import BINS, Histogram, best_scale
 from .file_codes import codes_of_file
-from .held import RESIDUAL, Range, Values, demands, is_finite, matters
+from .held import Range, Values
 from .scales import LARGEST_LOSS_DB, InputCode, Scales, assign_scales, keeps_scale
-from .views import Separated, given_range, makes_codes, separate
+from .unknown import unknown_tensors
+from .views import Separated, given_range, separate
 
 Ranges = Mapping[str, Range]
 AS_GOOD_AS_KEPT_DB = 120.0
 """Codes that only float32 keeps from being the weights themselves: one weight a channel has no other code than 127."""
-CARRIES = frozenset({"Slice", "Split", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Abs", "Neg"})
-"""What keeps the magnitudes of its first input."""
 UNKNOWN_PRE = 8.0
 """Where CONTRACT.md's tables stop looking at the range of a pre-activation."""
 
@@ -137,6 +135,8 @@ class _Fixed:
 
     def _reach(self, name: str) -> float:
         """The scale that a tensor needs by its range, where it has no other; 0 where nothing is known."""
+        if self.find(name) in self.scale:
+            return 0.0
         together = [other for other in self.ranges if self.find(other) == self.find(name)]
         return max((self.ranges[other].largest / 127 for other in together), default=0.0)
 
@@ -160,7 +160,7 @@ def scales_of_file(fused: Graph, ranges: Ranges, code: InputCode, calibrate: Cal
     `calibrate` is called only for tensors of which the file says nothing: ranges over pictures, empty without pictures.
     Raises UnsupportedModel.
     """
-    asked, needed = _unknown(fused, ranges, code)
+    asked, needed = unknown_tensors(fused, ranges, code)
     calibrated = calibrate() if asked else {}
     missing = [name for name in needed if name not in calibrated]
     if missing:
@@ -182,7 +182,13 @@ def scales_of_file(fused: Graph, ranges: Ranges, code: InputCode, calibrate: Cal
     code = replace(code, given=work.scale)
     found = {name: _as_range(histogram, method) for name, histogram in made.ranges.items()}
     scales = assign_scales(graph, found, code, "minmax")
-    assert all(scales.scale.get(name, s) == s for name, s in work.scale.items()), "two scales of the file share memory"
+    torn = [name for name, scale in work.scale.items() if scales.scale.get(name, scale) != scale]
+    if torn:
+        together = {scales.group[name] for name in torn}
+        names = sorted(name for name in work.scale if scales.group.get(name) in together)
+        raise UnsupportedModel(f"{fused.file}: the file gives tensors that must share one code in INT8 several scales "
+                               f"({', '.join(f'{name}: {work.scale[name]:.6g}' for name in names[:5])}): quantise the "
+                               "model with one scale for them, or build with --precision fp16")
     scales = replace(scales, ranges={**found, **_before_tables(scales, ranges, calibrated)}, cuts=work.cuts)
     return scales, {"method": "file", **_facts(scales, work, ranges, [name for name in asked if name in used]),
                     "copies": len(made.copies), "assumed": made.assumed}
@@ -194,36 +200,6 @@ def _as_range(histogram: Histogram, method: str) -> Histogram:
         return histogram
     top = 127 * best_scale(histogram, method)
     return replace(histogram, counts=np.ones(BINS, dtype=np.int64), top=top, low=-top, high=top)
-
-
-def _unknown(graph: Graph, ranges: Ranges, code: InputCode) -> tuple[list[str], list[str]]:
-    """Tensors that will be integers and of which the file says nothing; those of them that INT8 cannot do without."""
-    values, coded = Values(graph, ranges), coded_nodes(graph)
-    of_file, of_sums = demands(values, sums=False), demands(values, sums=True)
-    names = [info.name for info in graph.inputs if code.dtype == "float32" and is_coded(graph, coded, info.name)]
-    names += [name for node in graph.nodes for name in makes_codes(graph, coded, node)
-              if not (_is_tight(graph, node) and is_finite(values.of(name)))]
-    asked = [name for name in names if name not in ranges and not is_finite(of_file[name])]
-    needed = []
-    for name in asked:
-        views = [matters(reader, name, values, of_file, coded) for reader in graph.consumers[name]]
-        if not is_finite(of_sums[name]) and not any(is_finite(view) for view in views):
-            needed.append(name)
-    asked += [node.attrs["pre"] for node in graph.nodes if node.attrs.get("activation") == "LeakyRelu"
-              and node.attrs["pre"] not in ranges]
-    return asked, needed
-
-
-def _is_tight(graph: Graph, node: Node) -> bool:
-    """Whether bounds of what the node makes, where there are some, are values that it takes: none of sums."""
-    while node.op in CARRIES:
-        before = graph.producers.get(node.inputs[0])
-        if before is None:
-            return True
-        node = before
-    bounded = None not in node.attrs.get("bounds", (None,))
-    alone = node.op == "Conv" and len(node.inputs) <= RESIDUAL
-    return node.op in ACTIVATIONS or node.op in ("Clip", "FakeQuantise") or alone or (node.op == "Conv" and bounded)
 
 
 def _before_tables(scales: Scales, ranges: Ranges, calibrated: Mapping[str, Histogram]) -> dict[str, Histogram]:

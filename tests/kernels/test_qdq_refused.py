@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from qdq_forms import every_form
 from test_mutations import mutate
 
 from orind.kernels.explain import explain
-from orind.kernels.ir.errors import ModelError
+from orind.kernels.ir.errors import ModelError, UnsupportedModel
 from orind.kernels.passes.release_pairs import release_pairs
+from orind.kernels.quant import imported as imported_quant
+from orind.kernels.quant.scales import assign_scales
 
 
 def pair(net: Net, *values: Any, **attrs: Any) -> onnx.ModelProto:
@@ -135,3 +138,14 @@ def test_every_problem_of_a_quantised_model_is_listed(tmp_path: Path) -> None:
     onnx.save(unchecked(net, net.op("Add", net.op("QLinearMatMul", codes, wide), net.input)), tmp_path / "m.onnx")
     found = explain(tmp_path / "m.onnx")
     assert [p.split("(")[1].split(")")[0] for p in found.problems] == ["Relu", "QuantizeLinear", "QLinearMatMul"]
+
+
+def test_two_scales_for_one_code_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No model is known that leads here; one that did must not end in an AssertionError."""
+    def assigned(graph: Any, ranges: Any, code: Any, method: str) -> Any:
+        found = assign_scales(graph, ranges, code, method)
+        name = next(iter(code.given))
+        return dataclasses.replace(found, scale={**found.scale, name: 2 * found.scale[name]})
+    monkeypatch.setattr(imported_quant, "assign_scales", assigned)
+    with pytest.raises(UnsupportedModel, match=r"test.onnx: .* several scales \(\w+: [\d.]+.*with one scale for them"):
+        as_int8(every_form())

@@ -160,3 +160,21 @@ def test_what_is_read_in_float_beside_a_pair_is_told_or_calibrated(cut: float, k
     assert f"whether {y} stay in their pairs' ranges" in explain(tmp_path / "model.onnx").summary
     runner, _, _, facts = as_int8(model, calibrate_on(STEP))
     assert noise_db(model, runner) > 25 and facts["assumed"] == [] and facts["copies"] == (cut == 0.5)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_input_that_is_pooled_too_keeps_its_code(order: int) -> None:
+    """All readers have one scale: nothing between them codes anew, which once took the ends of the range off."""
+    net = QdqNet((1, 3, SIDE, SIDE))
+    attrs = {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1] * 4}
+    parts = []
+    for pooled in (False, True)[::order]:
+        y = net.op("MaxPool", net.op("MaxPool", net.input, **attrs), **attrs) if pooled else net.input
+        net.channels[y] = 3
+        parts.append(net.pair(net.coded_conv(net.pair(y, STEP), STEP, 4), 0.04))
+    model = end(net, net.pair(net.op("Add", *parts), 0.05), 0.05)
+    runner, *_ = as_int8(model)
+    assert "RequantiseI8" not in {type(step).__name__ for step in runner.program.steps}
+    runner.input[0] = codes = np.random.default_rng(2).integers(-128, 128, runner.input[0].shape)
+    frame = (codes * np.float32(STEP)).transpose(2, 0, 1)[None].astype(np.float32)
+    assert np.abs(runner.run()[0] - onnxruntime_outputs(model, np.ascontiguousarray(frame))[0]).max() < 1e-4
