@@ -234,7 +234,7 @@ class Pipeline:
             self._repeats.forget(camera)
         self.serving = serving
         for frame in filter(lambda f: self._readmitted(f, now_ns), self.queues.take_all()):
-            if frame.suspect:
+            if frame.replayed:
                 self.queues.retry.append(frame)
             else:
                 self._queue(frame, now_ns)

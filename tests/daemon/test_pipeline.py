@@ -493,16 +493,18 @@ def test_a_late_answer_of_a_fenced_engine_changes_nothing(line: Line) -> None:
     assert line.published == [] and line.ledger.in_flight == 1 and len(line.pipeline.queues.retry) == 1
 
 
-def test_a_new_generation_readmits_what_waits(line: Line) -> None:
+@pytest.mark.parametrize("fault", [Fault.DIED, Fault.SILENT])
+def test_a_new_generation_readmits_what_waits(line: Line, fault: Fault) -> None:
     line.engine()
     line.give(1)
     line.pipeline.dispatch(line.now)
-    line.kill()  # 1 is suspect
+    line.kill(fault=fault)  # 1 is to be replayed, and suspect only if the engine died
     line.give(2)
     line.give(3, "live")
     made = config(models={"new": {"plan": "n"}}, cameras={"cam": {"model": "new", "deadline_ms": 500}})
     line.pipeline.change_generation(line.serving(made, 2), line.now)
     assert line.outcomes() == [(3, "rejected")] and line.ledger.reasons == {"reconfigured": 1}
+    assert [frame.seq for frame in line.pipeline.queues.retry] == [1]
     line.engine()
     for _ in range(2):
         line.pipeline.dispatch(line.now)
