@@ -24,8 +24,9 @@ from ..kernels.plan.memfd import seal_into_memfd
 from ..kernels.pre import jpeg
 from ..kernels.pre.outputs import DecoderError
 from ..kernels.spec import ModelSpec, SpecError
-from .config import Config
+from .config import Config, EngineSection
 from .config_file import ConfigError, PowerFiles, load, load_power, with_lines
+from .device_fit import library_problem, plan_problem
 from .lifeline import begin_child
 from .plans import ServedPlan
 from .regular_file import NotRegular, check_regular
@@ -57,10 +58,12 @@ def check(path: Path) -> Checked:
     if result.config is not None:
         for name, entry in result.config.models.items():
             try:
-                result.plans.append(_open_plan(name, entry.plan))
+                result.plans.append(_open_plan(name, entry.plan, result.config.engine))
             except (PlanError, SpecError, ProgramError, DecoderError, NotRegular, OSError) as error:
                 result.problems.append(f"models.{name}.plan: {_text(error, entry.plan)}")
         result.problems += _misfits(result.config, result.plans)
+        if missing := library_problem(result.config.engine):
+            result.problems.append(missing)
         if result.config.decode.workers and not jpeg.available():
             result.problems.append(f"{path}: decode.workers: {jpeg.REMEDY}, or set it to 0 to serve no JPEG")
         result.problems = with_lines(path, result.problems)
@@ -69,7 +72,7 @@ def check(path: Path) -> Checked:
     return result
 
 
-def _open_plan(name: str, path: str) -> ServedPlan:
+def _open_plan(name: str, path: str, engine: EngineSection) -> ServedPlan:
     check_regular(path)
     fd, plan = seal_into_memfd(path)
     try:
@@ -77,7 +80,10 @@ def _open_plan(name: str, path: str) -> ServedPlan:
             if part not in plan.metadata:
                 raise PlanError(f"{path}: it holds no {part}: make it with orind build")
         spec = ModelSpec.from_json(plan.metadata["spec"])
-        return ServedPlan(name, fd, path, plan.sha256, plan.size, spec, interface_of(plan, spec))
+        interface = interface_of(plan, spec)
+        if unfit := plan_problem(plan, engine):
+            raise ProgramError(f"{path}: {unfit}")
+        return ServedPlan(name, fd, path, plan.sha256, plan.size, spec, interface)
     except BaseException:
         os.close(fd)
         raise

@@ -195,7 +195,7 @@ def test_a_poisoned_context_fails_over(folder: Path, tmp_path: Path, on_virtual_
 
 
 def test_steps_without_a_kernel_are_refused_unless_allowed(folder: Path, on_virtual_gpu: pytest.MonkeyPatch) -> None:
-    refusing = service(folder, **{**ENGINE, "cpu_steps": "refuse"}, restart_budget=1)
-    refusing.start(state="failed")
-    assert "no CUDA kernel yet" in refusing.log() and "cpu_steps: allow" in refusing.log()
-    refusing.kill()
+    refusing = service(folder, **{**ENGINE, "cpu_steps": "refuse"})
+    ended = refusing.orind("serve", str(refusing.config_path))
+    assert ended.returncode == 78, "before an engine is started for it"
+    assert "no CUDA kernel yet" in ended.stderr and "engine.cpu_steps: allow" in ended.stderr
