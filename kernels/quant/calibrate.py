@@ -183,3 +183,9 @@ def collect(runner: ProgramRunner, images: Iterable[Callable[[npt.NDArray[np.flo
                     (histogram.add if coded is None or name in coded else histogram.widen)(runner.logical(name, 0))
         progress(index + 1)
     return found
+
+
+def given_range(low: float, high: float) -> Histogram:
+    """A tensor of which only the range is known: as if all magnitudes up to it were as frequent."""
+    top = max(-low, high)
+    return Histogram(top, low, high, counts=np.ones(BINS, dtype=np.int64))

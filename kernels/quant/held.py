@@ -105,15 +105,13 @@ def matters(node: Node, name: str, values: Values, demand: Mapping[str, Range], 
 
     `sums`: also in front of a sum, by the other terms.
     """
-    if node.name not in coded:
-        return OPEN
-    out = hull([demand.get(output, OPEN) for output in node.outputs])
-    if node.op == "FakeQuantise":
+    if node.op == "FakeQuantise":                            # a Clip where float32 arithmetic alone reads it
         return range_of(node)
+    out = hull([demand.get(output, OPEN) for output in node.outputs]) if node.name in coded else OPEN
     if node.op in ("Clip", "Relu"):
         low, high = clip_bounds(node, values.graph)
         return cut(out, (-np.inf if low is None else low, np.inf if high is None else high))
-    if keeps_scale(node) or node.op == "Requantise":
+    if node.name not in coded or keeps_scale(node) or node.op == "Requantise":
         return out
     if not sums or not is_finite(out):
         return OPEN

@@ -22,12 +22,12 @@ from ..passes.islands import coded_nodes, is_coded
 from ..passes.lower_flat import DEFAULT_ALPHA
 from ..passes.release_pairs import clip_of_range, inside_of_pairs, range_of
 from . import contract
-from .calibrate import BINS, Histogram, best_scale
+from .calibrate import BINS, Histogram, best_scale, given_range
 from .file_codes import codes_of_file
 from .held import Range, Values
 from .scales import LARGEST_LOSS_DB, InputCode, Scales, assign_scales, keeps_scale
 from .unknown import unknown_tensors
-from .views import Separated, given_range, separate
+from .views import Separated, separate
 
 Ranges = Mapping[str, Range]
 AS_GOOD_AS_KEPT_DB = 120.0
@@ -68,12 +68,14 @@ class _Fixed:
 
     def run(self) -> Graph:
         alias: dict[str, str] = {}
+        of_codes: dict[str, str] = {}                               # likewise, for readers of codes alone
         seen = inside_of_pairs(self.graph, self.told)
         for info in self.graph.inputs:
             self._widen(info.name)
         for node in self.graph.nodes:
             seen.see(node)
-            node = replace(node, inputs=tuple(alias.get(name, name) for name in node.inputs))
+            renamed = alias if node.name not in self.coded else {**alias, **of_codes}
+            node = replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs))
             if node.op != "FakeQuantise":
                 self._share(node)
                 continue
@@ -88,17 +90,25 @@ class _Fixed:
                 if y in self.graph.outputs:
                     self.nodes.append(Node(node.name, "Identity", (x,), (y,)))
                 continue
-            cut = x
+            cut, cuts = x, not seen.stays(x, *range_of(node), node.attrs["alpha"])
             if self.scale.setdefault(self.find(x), node.attrs["alpha"]) == node.attrs["alpha"]:
-                alias[y] = x
+                if cuts and self._made_in_float(x) and any(r.name not in self.coded for r in self.graph.consumers[y]):
+                    of_codes[y] = x
+                    self.nodes.append(clip_of_range(self.graph, node, self.constants))
+                else:
+                    alias[y] = x
             else:
                 self.nodes.append(replace(node, op="Requantise", attrs={}))
                 self.scale[y] = node.attrs["alpha"]
                 cut = y
-            if not seen.stays(x, *range_of(node), node.attrs["alpha"]):
+            if cuts:
                 self.cuts[cut] = range_of(node)
         self.scale |= {name: self.scale[first] for name in self.first if (first := self.find(name)) in self.scale}
         return self.graph.rebuilt(self.nodes, constants=self.constants, tensors=self.tensors)
+
+    def _made_in_float(self, name: str) -> bool:
+        maker = self.graph.producers.get(name)
+        return maker is not None and maker.name not in self.coded
 
     def _widen(self, source: str) -> None:
         """A graph input that is read through pairs that stand and in the range of one that is gone: codes for both."""
@@ -121,6 +131,9 @@ class _Fixed:
                if reader.op == "FakeQuantise" and is_coded(self.graph, self.coded, reader.output)]
         if known and not own:
             known += [self._reach(name) for name in live]
+        elif own and not known and len(live) == 1 \
+                and 20 * np.log10(max(self._reach(live[0]), 1e-30) / max(own)) > LARGEST_LOSS_DB:
+            known = [contract.single(self._reach(live[0]))]       # a part reaches further than the pairs of others
         wanted = max((known or own) if len(live) == 1 else own or known, default=None)
         if wanted is not None:
             inputs = tuple(name if name not in live else self._brought(node, i, name, wanted)

@@ -146,6 +146,8 @@ class IntegerNumbers:
         low, high, table = contract.LOW, contract.HIGH, ""
         s_out: float | Array = y.scale
         if y.dtype == "float32":
+            if a.get("activation") or "bounds" in a or len(node.inputs) > 3:
+                raise out.refuse(node, "has no float32 output with what is fused into it", AS_FP32)
             s_out = 1.0
         elif parts := part_outputs(graph, y.name):                  # each channel under the scale of its part
             s_out = np.concatenate([np.full(graph.shape(part)[1], self.scale(part)) for part in parts])

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ..ir.graph import Array, Graph, Node, TensorInfo
-from ..passes.fuse_convolutions import SUM
+from ..passes.fuse_convolutions import POST, PRE, SUM
+from ..passes.release_pairs import OF_PAIR
 from .calibrate import Histogram, best_scale
 from .scales import LARGEST_LOSS_DB, Scales, loss_db
 
 FUSED_ONLY = (SUM, "bounds")
+FUSED_PARTS = (*FUSED_ONLY, "activation", "activation_attrs", "pre", PRE, POST, OF_PAIR)
 
 
 def saturates(table: Histogram, scale: float, method: str) -> bool:
@@ -42,6 +45,37 @@ def taken_apart(graph: Graph, node: Node, name: str, constants: dict[str, Array]
         nodes.append(Node(f"{name}/bounds", "Clip", (copy, *ends), node.outputs))
     shape = graph.shape(node.inputs[3])
     return nodes, [TensorInfo(new, shape) for new in (name, copy)]
+
+
+def in_float(graph: Graph, node: Node, shape: tuple[int, ...],
+             constants: dict[str, Array]) -> tuple[list[Node], list[TensorInfo]]:
+    """What was fused into a convolution, whose output has this shape, as nodes of their own: codes take it in, a
+    float32 output does not."""
+    a = node.attrs
+    parts: list[tuple[str, tuple[str, ...], dict[str, Any]]] = []
+
+    def clip(low: float | None, high: float | None) -> None:
+        ends = []
+        for value in (low, high):
+            ends.append("" if value is None else graph.free_name(f"{node.name}/end", constants))
+            if value is not None:
+                constants[ends[-1]] = np.array(value, dtype=np.float32)
+        parts.append(("Clip", tuple(ends), {}))
+    if PRE in a:
+        clip(*a[PRE])
+    if "activation" in a:
+        parts.append((a["activation"], (), dict(a["activation_attrs"])))
+    if POST in a:
+        clip(*a[POST])
+    parts += [("Add", (name,), {}) for name in node.inputs[3:]]
+    if "bounds" in a:
+        clip(*a["bounds"])
+    names = [graph.free_name(f"{node.output}@sums{i or ''}") for i in range(len(parts))] + [node.output]
+    made = [replace(node, inputs=node.inputs[:3], outputs=(names[0],),
+                    attrs={key: value for key, value in a.items() if key not in FUSED_PARTS})]
+    made += [Node(f"{node.name}/float{i}", op, (names[i], *more), (names[i + 1],), attrs)
+             for i, (op, more, attrs) in enumerate(parts)]
+    return made, [TensorInfo(name, shape) for name in names[:-1]]
 
 
 def without_cut_tables(scales: Scales, ranges: Mapping[str, Histogram], method: str) -> Scales:

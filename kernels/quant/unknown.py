@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ..ir.elementwise import ACTIVATIONS
 from ..ir.graph import Graph, Node
 from ..passes.islands import coded_nodes, is_coded
 from .held import RESIDUAL, Range, Values, demands, is_finite, matters
-from .scales import InputCode
-from .views import makes_codes
+from .scales import InputCode, keeps_scale
+from .views import WITHOUT_OWN_CODES
 
 CARRIES = frozenset({"Slice", "Split", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Abs", "Neg"})
 """What keeps the magnitudes of its first input."""
@@ -20,7 +20,7 @@ def unknown_tensors(graph: Graph, ranges: Mapping[str, Range], code: InputCode) 
     values, coded = Values(graph, ranges), coded_nodes(graph)
     of_file, of_sums = demands(values, sums=False), demands(values, sums=True)
     names = [info.name for info in graph.inputs if code.dtype == "float32" and is_coded(graph, coded, info.name)]
-    names += [name for node in graph.nodes for name in makes_codes(graph, coded, node)
+    names += [name for node in graph.nodes for name in _makes_codes(graph, coded, node)
               if not (_is_tight(graph, node) and is_finite(values.of(name)))]
     asked = [name for name in names if name not in ranges and not is_finite(of_file[name])]
     needed = []
@@ -43,3 +43,10 @@ def _is_tight(graph: Graph, node: Node) -> bool:
     bounded = None not in node.attrs.get("bounds", (None,))
     alone = node.op == "Conv" and len(node.inputs) <= RESIDUAL
     return node.op in ACTIVATIONS or node.op in ("Clip", "FakeQuantise") or alone or (node.op == "Conv" and bounded)
+
+
+def _makes_codes(graph: Graph, coded: Collection[str], node: Node) -> list[str]:
+    """The outputs of a node whose codes have a scale of their own: not what only moves codes."""
+    if node.op in WITHOUT_OWN_CODES or (node.name in coded and keeps_scale(node)):
+        return []
+    return [name for name in node.outputs if is_coded(graph, coded, name)]

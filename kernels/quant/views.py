@@ -17,19 +17,13 @@ import numpy as np
 from ..ir.graph import Array, Graph, Node, TensorInfo
 from ..passes.fuse_convolutions import SUM
 from ..passes.intervals import OPEN
-from ..passes.islands import coded_nodes, is_coded
-from .calibrate import BINS, Histogram, best_scale
+from ..passes.islands import coded_nodes
+from .calibrate import Histogram, best_scale, given_range
 from .held import Range, Values, beside, bounds_of, cut, hull, is_finite, matters
 from .scales import LARGEST_LOSS_DB, keeps_scale, loss_db
-from .sums import saturates, taken_apart
+from .sums import in_float, saturates, taken_apart
 
 WITHOUT_OWN_CODES = frozenset({"FakeQuantise", "Requantise"})
-
-
-def given_range(low: float, high: float) -> Histogram:
-    """A tensor of which only the range is known: as if all magnitudes up to it were as frequent."""
-    top = max(-low, high)
-    return Histogram(top, low, high, counts=np.ones(BINS, dtype=np.int64))
 
 
 @dataclass
@@ -191,6 +185,8 @@ class _Separator:
     def _place(self, node: Node, group: _Group | None) -> None:
         for name in node.outputs:
             self._see(name)
+        if group is not None and not any(self.nodes[view.reader].name in self.coded for view in group.views):
+            return self._leave_in_float(node)
         if keeps_scale(node):
             live = [name for name in node.inputs if name and name not in self.graph.constants]
             if group is not None and group.kept is not None and len(live) == 1:
@@ -198,8 +194,20 @@ class _Separator:
         elif node.op not in WITHOUT_OWN_CODES:
             self._code(node.output, group)
             if SUM in node.attrs and self._take_apart(node):
-                return
-        self._append(node)
+                return None
+        return self._append(node)
+
+    def _leave_in_float(self, node: Node) -> None:
+        """A node that float32 arithmetic alone reads is of it; of a convolution all but the sums."""
+        if node.op != "Conv":
+            self.coded.discard(node.name)
+            return self._append(node)
+        shape = self.graph.shape(self.origin.get(node.output, node.output))
+        parts, tensors = in_float(self.graph, node, shape, self.constants)
+        self.tensors += tensors
+        for part in reversed(parts):
+            self._append(part)
+        return None
 
     def _place_island(self, node: Node) -> None:
         """A node in float32: each group of those that read codes of what it makes has codes of its own."""
@@ -286,15 +294,7 @@ class _Separator:
 
 def separate(values: Values, coded_by_file: Collection[str], calibrated: Mapping[str, Histogram],
              method: str) -> Separated:
-    """The graph of `values` with such copies, and what each tensor's scale is to be made of.
-
-    `coded_by_file`: tensors that the file rounds, but which are coded again. `calibrated`: what pictures gave.
+    """The graph of `values` with such copies, and what each tensor's scale is to be made of. `coded_by_file`: tensors
+    that the file rounds, but which are coded again. `calibrated`: what pictures gave.
     """
     return _Separator(values, coded_by_file, calibrated, method).run()
-
-
-def makes_codes(graph: Graph, coded: Collection[str], node: Node) -> list[str]:
-    """The outputs of a node whose codes have a scale of their own: not what only moves codes."""
-    if node.op in WITHOUT_OWN_CODES or (node.name in coded and keeps_scale(node)):
-        return []
-    return [name for name in node.outputs if is_coded(graph, coded, name)]

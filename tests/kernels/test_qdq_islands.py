@@ -122,3 +122,47 @@ def test_float16_cuts_what_an_island_makes_as_codes_do(beside: bool) -> None:
     for count in range(len(every) + 1):
         graph, numbers = mixed_numbers(scales, every[:count])
         assert noise_db(model, bound(lower(graph, [1], numbers))[0]) > 25, every[:count]
+
+
+@pytest.mark.parametrize("activation", ["Sigmoid", "Relu", "SiLU"])
+@pytest.mark.parametrize("term", [False, True])
+def test_a_copy_that_float_arithmetic_alone_reads_keeps_what_was_fused(activation: str, term: bool) -> None:
+    """Two pairs that are far apart make two convolutions; what is fused into one of them has no form in float32."""
+    net, y = started()
+    y = net.silu(y) if activation == "SiLU" else net.op(activation, y)
+    if term:
+        y = net.op("Add", y, net.pair(net.coded_conv(net.pair(net.input, STEP), STEP, WIDTH), 0.1))
+    net.channels[y] = WIDTH
+    narrow = net.coded_conv(net.pair(y, 0.0005), 0.0005, WIDTH)
+    softmax = net.pair(net.op("Softmax", net.pair(y, 0.05), axis=1), 1 / 127)
+    model = ended(net, net.pair(net.op("Add", net.pair(narrow, 0.02), softmax), 0.02), 0.02)
+    for calibrate in (lambda prepared: {}, calibrate_on(STEP)):
+        runner, _, _, facts = as_int8(model, calibrate)
+        assert noise_db(model, runner) > 25 and facts["copies"] == 1
+
+
+def test_a_pair_behind_an_island_cuts_for_float_readers_too() -> None:
+    """One pair, read by a convolution and by a Softmax."""
+    net, y = started()
+    y = sliced(net, y)
+    net.channels[y] = WIDTH
+    y = net.pair(y, 0.004)
+    soft = net.pair(net.op("Softmax", y, axis=1), 1 / 127)
+    model = ended(net, net.pair(net.op("Add", net.pair(net.coded_conv(y, 0.004, WIDTH), 0.01), soft), 0.01), 0.01)
+    assert noise_db(model, as_int8(model)[0]) > 28
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_part_that_is_cut_does_not_cut_the_other(part: int) -> None:
+    """What is split is coded again, in 0 .. 1.8; of one part a pair keeps 0.5, of the other all."""
+    net = QdqNet((1, 3, 8, 8))
+    x = net.pair(net.input, STEP)
+    y = net.pair(net.op("Relu", net.coded_conv(x, STEP, 8)), 1.8 / 255, -128)
+    parts = net.op("Split", y, net.constant(np.array([4, 4])), axis=1, outputs=2)
+    made = []
+    for index, name in enumerate(parts):
+        net.channels[name] = WIDTH
+        scale, zero = (0.004, 0) if index == part else (3 / 255, -128)
+        made.append(net.pair(net.coded_conv(net.pair(name, scale, zero), scale, WIDTH), 0.02))
+    model = ended(net, net.pair(net.op("Add", *made), 0.04), 0.04)
+    assert noise_db(model, as_int8(model)[0]) > 28
