@@ -1,6 +1,7 @@
 """The command `orind`: one sub-command a module, imported only when it is the one that was asked for.
 
-Invariant: errors go to stderr as one sentence without a traceback, and the exit code says what kind.
+Invariant: errors go to stderr as one sentence without a traceback, and the exit code says what kind. Ctrl-C is answered
+here alone, so that it is the same for every command.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         from .signals import SignalInbox
 
         SignalInbox.install_early()
-        return _run(argv)                              # a log that cannot be written must not end it
+        return _run(argv)  # a log that cannot be written must not end it
     with watched_streams() as streams:
         try:
             code = _run(argv)
@@ -50,8 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    parser, command = _parser(argv)
+    command = None
     try:
+        parser, command = _parser(argv)
         options = parser.parse_args(argv)
         if command is None:
             parser.print_help()
@@ -60,6 +62,7 @@ def _run(argv: list[str]) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
+        print(f"orind{f' {command}' if command else ''}: ended by Ctrl-C", file=sys.stderr)
         return Exit.INTERRUPTED
     except BrokenPipeError:
         # the reader of our output has gone, as in `orind listen | head`

@@ -21,7 +21,12 @@ def add_run_dir(parser: argparse.ArgumentParser) -> None:
 def ask(options: argparse.Namespace, request: dict[str, Any], timeout_s: float) -> dict[str, Any] | Exit:
     """The daemon's answer, or the exit code after the reason was printed to stderr: 69 not running, 75 it is busy."""
     try:
-        with ControlClient(Path(options.run_dir) / "control") as client:
+        client = ControlClient(Path(options.run_dir) / "control")
+    except ControlError as error:
+        print(f"orind {options.command}: {error}; --run-dir names the run_dir of another daemon", file=sys.stderr)
+        return Exit.UNAVAILABLE
+    try:
+        with client:
             answer = client.request(request, timeout_s)
     except ControlError as error:
         print(f"orind {options.command}: {error}", file=sys.stderr)

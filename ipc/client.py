@@ -25,7 +25,7 @@ import zmq
 from . import wire
 from .connection import Connection
 from .endpoint import RESULT_BYTES_MAX, Context, attach, make_socket
-from .errors import ClientError, WireError
+from .errors import ClientError, NobodyThere, WireError
 from .pixels import Image, describe
 from .subscriber import Subscriber
 from .wire import Result
@@ -202,7 +202,7 @@ class Publisher:
     def _send_now(self, parts: tuple[bytes, bytes, bytes]) -> None:
         there = self._connection is None or self._connection.wait(self.send_timeout_s)
         if not there or not self._socket.poll(int(self.send_timeout_s * 1000), zmq.POLLOUT):
-            raise ClientError(
+            raise NobodyThere(
                 f"{self.endpoint} takes no frame for {self.send_timeout_s:g} s: is orind serving there, "
                 "is the path or port right, may this user connect?"
             )
@@ -213,7 +213,7 @@ class Publisher:
         """PUB drops what is published before the subscription arrived: wait for that once."""
         if not self._subscribed:
             if not self._socket.poll(int(self.send_timeout_s * 1000), zmq.POLLIN):
-                raise ClientError(f"{self.endpoint}: no subscriber for {self.send_timeout_s:g} s: is orind serving?")
+                raise NobodyThere(f"{self.endpoint}: no subscriber for {self.send_timeout_s:g} s: is orind serving?")
             self._subscribed = True
         while self._socket.poll(0, zmq.POLLIN):
             self._socket.recv()  # later subscriptions and their ends: only to keep the queue empty

@@ -64,5 +64,9 @@ class ClientError(IpcError):
     """A publisher or subscriber that cannot do what was asked (nobody connected, too much unanswered)."""
 
 
+class NobodyThere(ClientError):
+    """Nobody takes frames at the endpoint."""
+
+
 class ImageError(ClientError):
     """Pixels that cannot be sent as what they are said to be."""

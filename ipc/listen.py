@@ -1,6 +1,7 @@
 """`orind listen`: print every result that the daemon publishes, for people or (--json) as JSON lines.
 
-Called by the command line. Invariant: ends with 0 when the reader wants no more (Ctrl-C, --count reached, pipe closed).
+Called by the command line, which answers Ctrl-C. Invariant: ends with 0 when it has shown what it was asked for (so many
+results, or as many as the reader of the pipe wanted).
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from .publish import count_of, positive
 from .result_text import result_line
 
 DEFAULT_ENDPOINT = "ipc:///run/orind/results"
-EXAMPLE = "example: orind listen --camera line1 --json | jq .outcome"
+EXAMPLE = (
+    "example: orind listen --camera line1 --json | jq .outcome\n"
+    "exit code 0: --count results came, or some and then none for --timeout, or the reader left; 1: --timeout passed "
+    "before that; 2: bad endpoint or camera; 130: ended by Ctrl-C"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +47,6 @@ def run(args: argparse.Namespace) -> int:
                 heard += 1
                 if heard == args.count:
                     return Exit.DONE
-    except KeyboardInterrupt:
-        return Exit.DONE
     except BrokenPipeError:
         # `| head` went away; the interpreter would complain once more when it flushes stdout at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -53,5 +56,6 @@ def run(args: argparse.Namespace) -> int:
         return Exit.USAGE
     if heard and args.count is None:
         return Exit.DONE
-    print(f"orind listen: {heard} results came, then none for {args.timeout:g} s", file=sys.stderr)
+    hint = "" if heard else f": is orind serving with results at {args.endpoint}? (--endpoint names another place)"
+    print(f"orind listen: {heard} results came, then none for {args.timeout:g} s{hint}", file=sys.stderr)
     return Exit.FAILED

@@ -15,6 +15,7 @@ from .pixels import JPEG_START, Image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".npy")
 DECODED = ("bgr8", "rgb8", "mono8")  # what pillow's pixels become here; the other raw ones come from .npy files
+ENCODINGS = (*DECODED, "nv12", "jpeg", "tensor")  # of the wire format's those that a daemon serves
 FILE_BYTES_MAX = 1 << 28
 
 

@@ -1,7 +1,7 @@
 """`orind publish IMAGES...`: be a camera, with files as frames.
 
-Called by the command line. Invariant: exit code 0 only when every frame that was sent has its answer (DEALER) or has
-been taken by the daemon's socket (PUSH, PUB, which are not answered here).
+Called by the command line. Invariant: exit code 0 only when every frame was sent and its answer is `ok` or `degraded`
+(DEALER), or it has been taken by the daemon's socket (PUSH, PUB, which are not answered here).
 """
 
 from __future__ import annotations
@@ -14,16 +14,21 @@ from collections import Counter
 from pathlib import Path
 
 from .client import Publisher
-from .errors import EndpointError, ImageError, IpcError, WireError
+from .errors import EndpointError, ImageError, IpcError, NobodyThere, WireError
 from .exit_codes import Exit
-from .picture_files import MissingFile, UnreadableFile, find_files, load
+from .picture_files import ENCODINGS, MissingFile, UnreadableFile, find_files, load
 from .result_text import result_line
-from .wire import ENCODINGS, Result
+from .wire import Result
 
 DEFAULT_ENDPOINT = "ipc:///run/orind/frames"
 PROGRESS_S = 2.0
 FILES_KEPT = 64
-EXAMPLE = "example: orind publish photos/ --camera line1 --rate 20 --count 100"
+GOOD = ("ok", "degraded")
+EXAMPLE = (
+    "example: orind publish photos/ --camera line1 --rate 20 --count 100\n"
+    "exit code 0: every answer is ok or degraded (push, pub: every frame was taken); 1: one is not, or did not come; "
+    "2: bad camera or endpoint; 65: not an image; 66: no such file; 69: no daemon there; 130: ended by Ctrl-C"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +61,7 @@ def count_of(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code: 0 all answered, 1 not all, 2 bad camera or endpoint, 65 no image, 66 no such file, 69 no daemon."""
+    """Exit code: see EXAMPLE. Raises KeyboardInterrupt after what was sent and answered until then was said."""
     try:
         files = find_files(args.images)
         with Publisher(
@@ -69,11 +74,13 @@ def run(args: argparse.Namespace) -> int:
         return _say(error, Exit.DATA)
     except (WireError, EndpointError) as error:
         return _say(error, Exit.USAGE)
+    except NobodyThere as error:
+        return _say(f"{error} (--endpoint names another place)", Exit.UNAVAILABLE)
     except IpcError as error:
         return _say(error, Exit.UNAVAILABLE)
 
 
-def _say(error: IpcError, code: int) -> int:
+def _say(error: IpcError | str, code: int) -> int:
     print(f"orind publish: {error}", file=sys.stderr)
     return code
 
@@ -96,16 +103,30 @@ def _publish(camera: Publisher, files: list[Path], args: argparse.Namespace) -> 
         if dealer:
             _report(camera.wait_all(args.timeout), tally)
     except KeyboardInterrupt:
-        print("orind publish: stopped", file=sys.stderr)
+        _sum_up(camera, tally, dealer)
+        raise
     if not dealer:
-        return Exit.DONE if camera.sent == count else Exit.FAILED
+        return Exit.DONE
+    _sum_up(camera, tally, dealer)
+    return _judge(camera, tally, args.timeout)
+
+
+def _sum_up(camera: Publisher, tally: Counter[str], dealer: bool) -> None:
+    if not dealer:
+        print(f"sent {camera.sent}", file=sys.stderr)
+        return
     outcomes = ", ".join(f"{n} {outcome}" for outcome, n in sorted(tally.items())) or "none"
     print(f"sent {camera.sent}, answered {camera.answered}: {outcomes}; {camera.resent} sent again", file=sys.stderr)
-    if missing := camera.unanswered:
+
+
+def _judge(camera: Publisher, tally: Counter[str], timeout_s: float) -> int:
+    missing, poor = camera.unanswered, sum(n for outcome, n in tally.items() if outcome not in GOOD)
+    if missing:
         listed = ", ".join(str(seq) for seq in missing[:10]) + (", ..." if len(missing) > 10 else "")
-        print(f"orind publish: not answered within {args.timeout:g} s: seq {listed}", file=sys.stderr)
-        return Exit.FAILED
-    return Exit.DONE if camera.sent == count else Exit.FAILED
+        print(f"orind publish: not answered within {timeout_s:g} s: seq {listed}", file=sys.stderr)
+    if poor:
+        print(f"orind publish: {poor} of {tally.total()} answers are neither ok nor degraded", file=sys.stderr)
+    return Exit.FAILED if missing or poor else Exit.DONE
 
 
 def _wait_until(due_s: float, camera: Publisher, dealer: bool, tally: Counter[str]) -> None:

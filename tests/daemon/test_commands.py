@@ -21,8 +21,10 @@ import pytest
 from test_http import made_status
 
 from orind.daemon import cli, doctor, notify, serve
+from orind.daemon.intake import IMAGE_ENCODINGS
 from orind.daemon.signals import HANDLED, SignalInbox
 from orind.daemon.status import with_latency
+from orind.ipc import picture_files
 from orind.ipc.control import ControlServer, Request
 from orind.ipc.lock import InstanceLock
 from orind.kernels.plan.file import write_plan
@@ -80,6 +82,7 @@ def test_without_a_daemon_it_is_69_with_a_hint(tmp_path: Path, capsys: Captured,
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith(f"orind {command}: {tmp_path}/control: ")
     assert "is orind serving?" in said.err and "Traceback" not in said.err
+    assert said.err.endswith("; --run-dir names the run_dir of another daemon\n")
 
 
 @pytest.mark.parametrize("command", ["status", "reload", "drain"])
@@ -169,7 +172,7 @@ def test_no_command_is_wrong_usage_and_shows_the_exit_codes(capsys: Captured) ->
     assert ended.value.code == 2 and "invalid choice" in capsys.readouterr().err
 
 
-def test_an_interrupt_and_a_reader_that_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_and_a_reader_that_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     def interrupted(options: Any) -> int:
         raise KeyboardInterrupt
 
@@ -178,6 +181,10 @@ def test_an_interrupt_and_a_reader_that_left(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(doctor, "run", interrupted)
     assert cli.main(["doctor"]) == 130
+    assert tuple(capsys.readouterr()) == ("", "orind doctor: ended by Ctrl-C\n")
+    with monkeypatch.context() as importing:
+        importing.setattr(cli.importlib, "import_module", interrupted)
+        assert cli.main(["build"]) == 130, "while its modules are imported"
     monkeypatch.setattr(doctor, "run", nobody_reads)
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, (tmp_path / name).open("w"))
@@ -405,3 +412,7 @@ def test_products_take_one_thread_unless_the_caller_says_otherwise(monkeypatch: 
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert cli.main([]) == 2
     assert (os.environ["OPENBLAS_NUM_THREADS"], os.environ["OMP_NUM_THREADS"]) == ("1", "3")
+
+
+def test_publish_offers_what_a_daemon_takes() -> None:
+    assert set(picture_files.ENCODINGS) == {*IMAGE_ENCODINGS, "tensor"}

@@ -67,11 +67,13 @@ class StubDaemon:
     """The least that is a daemon to a client: validates, answers `ok`, knows repeats. Runs in a thread of its own.
 
     mute: how many more frames get no answer (they are remembered all the same, as by a daemon that lost the reply).
+    outcome: of every frame that follows the wire format.
     """
 
     def __init__(self, kind: str, frames: str, results: str) -> None:
         self.kind, self.frames, self.results = kind, frames, results
         self.mute = 0
+        self.outcome = "ok"
         self.received: list[wire.Header] = []
         self.payloads: list[bytes] = []
         self._context: zmq.Context[Any] = zmq.Context()
@@ -107,7 +109,14 @@ class StubDaemon:
                 recent.answer(
                     entry,
                     wire.build_result(
-                        camera, header.seq, header.trigger, header.ts_ns, header.clock, "ok", objects=found, boxes=box
+                        camera,
+                        header.seq,
+                        header.trigger,
+                        header.ts_ns,
+                        header.clock,
+                        self.outcome,
+                        objects=found,
+                        boxes=box,
                     ),
                 )
                 parts = list(entry.answer or ())

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from orind.daemon import cli
 from orind.ipc import listen, picture_files, publish, wire
 from orind.ipc.client import Publisher
 from orind.ipc.result_text import result_line
@@ -97,6 +99,19 @@ def test_an_unanswered_frame_fails(start_daemon: Start, folder: Path, capsys: py
     assert "sent 2, answered 0: none" in err and "not answered within 0.2 s: seq 0, 1" in err
 
 
+def test_answers_that_are_neither_ok_nor_degraded_fail(
+    start_daemon: Start, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon = start_daemon()
+    args = arguments(publish, folder / "a.jpg", "--camera", "cam", "--endpoint", daemon.frames, "--count", 2)
+    for outcome, code in (("rejected", 1), ("stale", 1), ("degraded", 0)):
+        daemon.outcome = outcome
+        assert publish.run(args) == code
+        err = capsys.readouterr().err
+        assert f"sent 2, answered 2: 2 {outcome}; " in err
+        assert ("orind publish: 2 of 2 answers are neither ok nor degraded" in err) == bool(code)
+
+
 def test_refusals_and_their_exit_codes(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad.png").write_bytes(b"not a picture")
@@ -108,6 +123,8 @@ def test_refusals_and_their_exit_codes(tmp_path: Path, folder: Path, capsys: pyt
         (66, "no such file", (tmp_path / "missing.jpg",)),
         (66, "holds no image", (tmp_path / "empty",)),
         (69, "is orind serving", (folder / "a.jpg",)),
+        (69, "(--endpoint names another place)", (folder / "a.jpg",)),
+        (69, "(--endpoint names another place)", (folder / "a.jpg", "--pattern", "pub")),
         (65, "not an image", (tmp_path / "bad.png",)),
         (65, "not an array file", (tmp_path / "bad.npy",)),
         (65, "not one array", (tmp_path / "two.npy",)),
@@ -120,7 +137,10 @@ def test_refusals_and_their_exit_codes(tmp_path: Path, folder: Path, capsys: pyt
     ):
         assert publish.run(arguments(publish, *nobody, *words)) == code, words
         assert word in capsys.readouterr().err
-    for words in (("--rate", 0), ("--rate", "nan"), ("--count", 0), ("--timeout", -1), ("--encoding", "png")):
+    for words in (
+        ("--rate", 0), ("--rate", "nan"), ("--count", 0), ("--timeout", -1),
+        ("--encoding", "png"), ("--encoding", "i420"), ("--encoding", "bayer_rggb8"),
+    ):  # fmt: skip
         with pytest.raises(SystemExit) as caught:
             arguments(publish, "x.jpg", "--camera", "cam", *words)
         assert caught.value.code == 2
@@ -165,28 +185,32 @@ def test_listen_prints_json_lines_and_counts(start_daemon: Start, capsys: pytest
 
 def test_listen_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listen.run(arguments(listen, "--endpoint", f"ipc://{tmp_path}/none", "--timeout", 0.02)) == 1
-    assert "0 results came" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert f"0 results came, then none for 0.02 s: is orind serving with results at ipc://{tmp_path}/none?" in err
+    assert "(--endpoint names another place)" in err
     assert listen.run(arguments(listen, "--endpoint", "nonsense")) == 2
     assert listen.run(arguments(listen, "--camera", "x" * 70)) == 2
 
 
-LISTEN = """
-import argparse, signal, sys
-from orind.ipc import listen
+ORIND = """
+import signal, sys
+from orind.daemon.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background of a shell ignores it
-parser = argparse.ArgumentParser()
-listen.add_arguments(parser)
-sys.exit(listen.run(parser.parse_args()))
+sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("how", ["interrupt", "closed pipe"])
-def test_listen_ends_with_0_when_the_reader_has_enough(start_daemon: Start, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "code", "said"), [("interrupt", 130, b"orind listen: ended by Ctrl-C\n"), ("closed pipe", 0, b"")]
+)
+def test_listen_ends_when_the_reader_has_enough(start_daemon: Start, how: str, code: int, said: bytes) -> None:
     daemon = start_daemon()
     with (
         Publisher(daemon.frames, "cam") as camera,
         subprocess.Popen(
-            [sys.executable, "-c", LISTEN, "--endpoint", daemon.results], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [sys.executable, "-c", ORIND, "listen", "--endpoint", daemon.results],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         ) as process,
     ):
         assert process.stdout is not None and process.stderr is not None
@@ -205,9 +229,35 @@ def test_listen_ends_with_0_when_the_reader_has_enough(start_daemon: Start, how:
                 camera.send(PIXELS)
                 camera.wait_all(0.02)
         try:
-            assert process.wait(10) == 0 and process.stderr.read() == b""
+            assert (process.wait(10), process.stderr.read()) == (code, said)
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kind", "summary"),
+    [("dealer", "router", "sent 1, answered 1: 1 ok; 0 sent again\n"), ("push", "pull", "sent 1\n")],
+)
+def test_publish_ended_by_ctrl_c_says_what_it_sent_and_is_130(
+    start_daemon: Start,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    pattern: str,
+    kind: str,
+    summary: str,
+) -> None:
+    daemon = start_daemon(kind)
+
+    def wait_for_the_second(due_s: float, camera: Publisher, dealer: bool, tally: Counter[str]) -> None:
+        if camera.sent:
+            publish._report(camera.wait_all(5) if dealer else [], tally)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(publish, "_wait_until", wait_for_the_second)
+    words = ["publish", str(folder), "--camera", "cam", "--endpoint", daemon.frames, "--pattern", pattern]
+    assert cli.main(words) == 130
+    assert capsys.readouterr().err == f"{summary}orind publish: ended by Ctrl-C\n"
 
 
 def test_one_line_for_a_person() -> None:
