@@ -68,6 +68,7 @@ class Failover:
     engines: dict[int, Engine] = field(default_factory=dict)
     failovers: int = 0
     failed: str = ""
+    last_loss: str = ""
     losses: Counter[Fault] = field(default_factory=Counter)
     _deaths: deque[int] = field(default_factory=deque)
     _slow_after_ns: int = 0
@@ -260,6 +261,7 @@ class Failover:
 
     def _schedule_respawn(self, now_ns: int, reason: str) -> None:
         self._deaths.append(now_ns)
+        self.last_loss = reason
         deaths = self._deaths_within_window(now_ns)
         if deaths > self.rules.restart_budget:
             self.failed = (

@@ -12,6 +12,10 @@ from ..ipc.histogram import Histogram
 
 log = logging.getLogger("orind")
 STATS_EVERY_NS = 250_000_000
+FAILED_REMEDY = (
+    "none is started again: mend the cause (orind check, orind doctor), then orind reload; orind does not end "
+    "by itself (systemd ends a start that never served: TimeoutStartSec)"
+)
 
 if TYPE_CHECKING:
     # for the types only: the HTTP process uses `with_latency` and must not load main's modules
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from .descriptors import Descriptors
     from .endpoints import Endpoints
     from .engine_handle import Batch
+    from .failover import Failover
     from .faults import Fault
     from .generation import Generation
     from .http_link import HttpLink
@@ -121,7 +126,7 @@ def health(daemon: Reported, queued: int, now_ns: int) -> tuple[bool, list[str]]
     if daemon.draining:
         fatal.append("draining")
     if generation.active is None:
-        fatal.append(f"failed: {machine.failed}" if machine.failed else "no engine has given a right golden answer yet")
+        fatal.append(f"failed: {_failure(machine)}" if machine.failed else _not_yet(machine))
     if queued > limit:
         fatal.append(f"{queued} frames wait, the limit is {limit}")
     if fatal:
@@ -141,6 +146,17 @@ def health(daemon: Reported, queued: int, now_ns: int) -> tuple[bool, list[str]]
     return True, poor
 
 
+def _failure(machine: Failover) -> str:
+    """Why it is out of restarts, and why the last engine was lost where that came later."""
+    later = "" if machine.failed.endswith(machine.last_loss) else f"; then one more: {machine.last_loss}"
+    return machine.failed + later
+
+
+def _not_yet(machine: Failover) -> str:
+    last = f"; the last one was lost: {machine.last_loss}" if machine.last_loss else ""
+    return f"no engine has given a right golden answer yet{last}"
+
+
 class Page:
     """The stats page's table, written a few times a second and at every change of state.
 
@@ -157,6 +173,9 @@ class Page:
         state = daemon.state(now_ns)
         if now_ns < self._next_ns and state == self._told_state:
             return False
+        if state == "failed" != self._told_state:
+            never = "no engine ever served" if self._told_state in ("", "starting") else "no engine serves any more"
+            log.error("%s: %s; %s", never, _failure(daemon.generation.machine), FAILED_REMEDY)
         self._next_ns, self._told_state = now_ns + STATS_EVERY_NS, state
         table = build(daemon, now_ns)
         try:

@@ -1,7 +1,7 @@
 """`orind listen`: print every result that the daemon publishes, for people or (--json) as JSON lines.
 
-Called by the command line, which answers Ctrl-C. Invariant: ends with 0 when it has shown what it was asked for (so many
-results, or as many as the reader of the pipe wanted).
+Called by the command line, which answers Ctrl-C.
+Invariant: ends with 0 when it has shown what it was asked for, as many results as --count says or as the reader wanted.
 """
 
 from __future__ import annotations

@@ -22,8 +22,9 @@ from orind.daemon.nursery_client import NurseryDied
 from orind.daemon.plans import ServedPlan
 from orind.daemon.poller import Poller
 from orind.daemon.signals import SignalInbox
-from orind.daemon.status import with_latency
+from orind.daemon.status import FAILED_REMEDY, with_latency
 from orind.daemon.status_page import render
+from orind.ipc import engine_messages
 from orind.ipc.control import ControlClient
 from orind.ipc.stats_page import StatsReader
 from orind.kernels.model import Interface
@@ -275,8 +276,33 @@ def test_a_drain_that_runs_out_of_time_answers_the_rest(
     house.close()
 
 
+def test_engines_that_never_served_are_failed_with_the_last_ones_reason(
+    tmp_path: Path, signals_restored: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("orind.daemon.realtime.quiet_collector", lambda: None)
+    monkeypatch.setitem(ENGINES, "restart_budget", 1)
+    house = House(tmp_path)
+    assert house.status()["health"]["reasons"] == ["no engine has given a right golden answer yet"]
+    house.engines[0].say(engine_messages.pack_fault(time.monotonic_ns(), "cannot start: no GPU"))
+    status = house.until(lambda: found if (found := house.status())["losses"] else None)
+    reason = "no engine has given a right golden answer yet; the last one was lost: it reports: cannot start: no GPU"
+    assert (status["state"], status["health"]["reasons"]) == ("starting", [reason])
+    house.engines[1].say(engine_messages.pack_fault(time.monotonic_ns(), "cannot start: no GPU at all"))
+    house.until(lambda: house.status()["state"] == "failed")
+    for _ in range(20):
+        house.step()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        "no engine ever served: 2 engines lost within 60 s, the last one: it reports: cannot start: no GPU at all; "
+        + FAILED_REMEDY
+    ]
+    assert not house.told, "systemd was told nothing: its time-out for the start governs"
+    house.daemon.drain("test", time.monotonic_ns())
+    assert house.daemon.run() == 0
+    house.close()
+
+
 def test_out_of_engines_is_failed_and_unhealthy(
-    tmp_path: Path, signals_restored: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, signals_restored: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("orind.daemon.realtime.quiet_collector", lambda: None)
     monkeypatch.setitem(ENGINES, "restart_budget", 1)
@@ -291,6 +317,9 @@ def test_out_of_engines_is_failed_and_unhealthy(
     status = house.until(lambda: house.status() if house.daemon.generation.active is None else None)
     assert status["state"] == "failed" and not status["health"]["ok"]
     assert status["health"]["reasons"][0].startswith("failed: 3 engines lost")
+    said = house.until(lambda: [r.getMessage() for r in caplog.records if r.levelname == "ERROR"])
+    why = status["health"]["reasons"][0].removeprefix("failed: ")
+    assert said == [f"no engine serves any more: {why}; {FAILED_REMEDY}"]
     house.send(1)
     assert house.reply()["outcome"] == "expired"
     house.daemon.drain("test", time.monotonic_ns())
