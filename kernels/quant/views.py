@@ -19,6 +19,7 @@ from ..passes.fuse_convolutions import SUM
 from ..passes.intervals import OPEN
 from ..passes.islands import coded_nodes
 from .calibrate import Histogram, best_scale, given_range
+from .groups import Group, View
 from .held import Range, Values, beside, bounds_of, cut, hull, is_finite, matters
 from .scales import LARGEST_LOSS_DB, keeps_scale, loss_db
 from .sums import in_float, saturates, taken_apart
@@ -37,29 +38,6 @@ class Separated:
     ranges: dict[str, Histogram] = field(default_factory=dict)
     assumed: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _View:
-    """One reader of a tensor. `scale`: of its pair, where it is one; `seen`: what it must keep apart, where known."""
-
-    reader: int
-    tensor: str
-    scale: float | None
-    seen: Histogram | None
-
-
-@dataclass
-class _Group:
-    """Readers of one copy, and the scale that suits them."""
-
-    scale: float
-    views: list[_View]
-
-    @property
-    def kept(self) -> float | None:
-        """The largest scale of a pair among them."""
-        return max((view.scale for view in self.views if view.scale is not None), default=None)
 
 
 class _Separator:
@@ -112,7 +90,7 @@ class _Separator:
 
     # ---- who reads what
 
-    def _views(self, names: Sequence[str], island: bool) -> list[_View]:
+    def _views(self, names: Sequence[str], island: bool) -> list[View]:
         """Of an island's tensors only those who read them as codes."""
         views = []
         for name in names:
@@ -124,38 +102,43 @@ class _Separator:
                 if reader.op == "FakeQuantise" and reader.name in self.coded:
                     scale = reader.attrs["alpha"]
                 ends = cut(matters(reader, name, self.values, self.demand, self.coded), self.values.of(name))
-                views.append(_View(index, name, scale, self._range(name, ends) if is_finite(ends) else None))
+                views.append(View(index, name, scale, self._range(name, ends) if is_finite(ends) else None))
         return views
 
-    def _groups(self, node: Node, names: Sequence[str]) -> list[_Group]:
+    def _codes_are_read(self, views: Sequence[View]) -> bool:
+        return any(self.nodes[view.reader].name in self.coded for view in views)
+
+    def _groups(self, node: Node, names: Sequence[str]) -> list[Group]:
         """Readers that may share one code of these outputs; all of them where copies would have no sense."""
         views = self._views(names, node.name not in self.coded)
         pairs = sorted((v for v in views if v.scale is not None), key=lambda v: -(v.scale or 0))
         floats = [(best_scale(v.seen, self.method), v) for v in views if v.scale is None and v.seen is not None]
-        groups: list[_Group] = []
+        groups: list[Group] = []
         for view in pairs:
             assert view.scale is not None
             if not groups or 20 * np.log10(groups[-1].scale / view.scale) > LARGEST_LOSS_DB:
-                groups.append(_Group(view.scale, []))
+                groups.append(Group(view.scale, []))
             groups[-1].views.append(view)
         for scale, view in sorted(floats, key=lambda found: -found[0]):
             assert view.seen is not None
             loss = [loss_db(view.seen, group.scale, self.method) for group in groups]
             if not loss or min(loss) > LARGEST_LOSS_DB:
-                groups.append(_Group(scale, []))
+                groups.append(Group(scale, []))
                 loss.append(-np.inf)
             groups[int(np.argmin(loss))].views.append(view)
         unknown = [v for v in views if v.scale is None and v.seen is None]
-        if node.op in WITHOUT_OWN_CODES or self.as_codes.issuperset(names):
-            return [_Group(max((g.scale for g in groups), default=0.0), views)]
+        if node.op in WITHOUT_OWN_CODES or self.as_codes.issuperset(names) or not self._codes_are_read(views):
+            return [Group(max((g.scale for g in groups), default=0.0), views)]
         if unknown and groups:
-            self.found.assumed += dict.fromkeys(view.tensor for view in unknown)
-            max(groups, key=lambda group: group.scale).views.extend(unknown)
+            widest = max(groups, key=lambda group: group.scale)
+            widest.views.extend(unknown)
+            if self._codes_are_read(widest.views):
+                self.found.assumed += dict.fromkeys(view.tensor for view in unknown)
         elif unknown:
-            groups.append(_Group(0.0, unknown))
+            groups.append(Group(0.0, unknown))
         return groups
 
-    def _copied(self, node: Node, views: Sequence[_View], number: int) -> Node:
+    def _copied(self, node: Node, views: Sequence[View], number: int) -> Node:
         """The node once more, read by these views."""
         name = self.graph.free_name(f"{node.name}@{number}", self.found.copies)
         self.found.copies.append(name)
@@ -166,7 +149,7 @@ class _Separator:
             self.values.tables[name] = self.values.tables[node.name]
         return replace(node, name=name, outputs=tuple(outputs))
 
-    def _renamed(self, name: str, views: Sequence[_View], number: int) -> str:
+    def _renamed(self, name: str, views: Sequence[View], number: int) -> str:
         """Another name for a tensor, by which those of the views that read it do so from now on."""
         copy = self.graph.free_name(f"{name}@{number}", self.origin)
         self.origin[copy] = self.origin.get(name, name)
@@ -182,10 +165,10 @@ class _Separator:
 
     # ---- what is made of it
 
-    def _place(self, node: Node, group: _Group | None) -> None:
+    def _place(self, node: Node, group: Group | None) -> None:
         for name in node.outputs:
             self._see(name)
-        if group is not None and not any(self.nodes[view.reader].name in self.coded for view in group.views):
+        if group is not None and not self._codes_are_read(group.views):
             return self._leave_in_float(node)
         if keeps_scale(node):
             live = [name for name in node.inputs if name and name not in self.graph.constants]
@@ -223,7 +206,7 @@ class _Separator:
                     self._append(Node(read, "Identity", (name,), (read,)))
         self._append(node)
 
-    def _code(self, name: str, group: _Group | None) -> None:
+    def _code(self, name: str, group: Group | None) -> None:
         """What the scale of a tensor is to be made of."""
         kept = group.kept if group is not None else None
         if kept is not None and name in self.as_codes:

@@ -56,8 +56,7 @@ def test_builds_of_a_quantised_model(tmp_path: Path) -> None:
 
 
 def test_layers_in_float16_are_ranked_with_the_cuts_of_the_file(tmp_path: Path) -> None:
-    """Without them INT8 layers, which cut, came nearer to the file than none, by 2,000 times the limits. A layer whose
-    rounding happens to help costs less than nothing, which a sound plan may say."""
+    """Without them INT8 layers, which cut, came nearer to the file than none, by 2,000 times the limits."""
     model = random_qdq(3)
     onnx.save(model, tmp_path / "m.onnx")
     (tmp_path / "frames").mkdir()
@@ -66,7 +65,7 @@ def test_layers_in_float16_are_ranked_with_the_cuts_of_the_file(tmp_path: Path) 
     result = build_plan(tmp_path / "m.onnx", ModelSpec.for_tensor("m"), [tmp_path / "frames"], tmp_path / "m.plan",
                         "mixed", accept_loss=True, kl_share=True)
     costs = [row["cost"] for row in result.report["layers"] if row["cost"] is not None]
-    assert min(costs) < 0 and min(costs) > -1
+    assert costs and min(costs) > -1
     assert verify(tmp_path / "m.plan", tmp_path / "m.onnx").ok
 
 

@@ -166,3 +166,13 @@ def test_a_part_that_is_cut_does_not_cut_the_other(part: int) -> None:
         made.append(net.pair(net.coded_conv(net.pair(name, scale, zero), scale, WIDTH), 0.02))
     model = ended(net, net.pair(net.op("Add", *made), 0.04), 0.04)
     assert noise_db(model, as_int8(model)[0]) > 28
+
+
+def test_nothing_is_assumed_of_what_has_no_codes() -> None:
+    """A pair and a reader without one, both in float32: neither cuts the other."""
+    net, y = started()
+    a = net.pair(net.op("Softmax", net.pair(y, 0.004), axis=1), 1 / 127)
+    b = net.pair(net.op("Transpose", y, perm=[0, 1, 3, 2]), 0.1)
+    model = ended(net, net.pair(net.op("Add", a, b), 0.1), 0.1)
+    runner, _, _, facts = as_int8(model)
+    assert facts["assumed"] == [] and facts["copies"] == 0 and noise_db(model, runner) > 30
