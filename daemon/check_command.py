@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..ipc.bounded_text import bound_texts
 from ..ipc.exit_codes import Exit
+from . import named_inputs
 from .checker import Checked, check, describe
 
 
@@ -21,9 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if not options.config.is_file():
-        print(f"orind check: {options.config}: no such file", file=sys.stderr)
-        return Exit.NO_INPUT
+    if missing := named_inputs.refused("check", [options.config]):
+        return missing
     checked = check(options.config)
     try:
         if options.json:

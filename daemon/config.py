@@ -6,6 +6,8 @@ Time-outs that contradict each other are errors that name both.
 
 from __future__ import annotations
 
+import re
+import reprlib
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -13,7 +15,19 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from ..ipc.endpoint import check_endpoint
 from ..ipc.errors import EndpointError
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,48}$")]
+
+def _of_form(pattern: str, words: str) -> AfterValidator:
+    """Text that the whole pattern matches; the refusal says so in words, not as a pattern."""
+
+    def check(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise ValueError(f"should be {words}, got {reprlib.repr(text)}")
+        return text
+
+    return AfterValidator(check)
+
+
+Name = Annotated[str, _of_form(r"[A-Za-z0-9_.-]{1,48}", "1 to 48 of the characters A-Z a-z 0-9 _ . -")]
 CameraName = Annotated[str, Field(min_length=1, max_length=64)]
 # `{run_dir}` stands for the configuration's run_dir
 MODELS_MAX = 24  # their plans go to an engine as descriptors of one message, which holds ipc.fd_passing.FDS_MAX
@@ -28,7 +42,9 @@ def _usable_endpoint(text: str) -> str:
     return text
 
 
-Endpoint = Annotated[str, Field(pattern=r"^(ipc|tcp)://.+$"), AfterValidator(_usable_endpoint)]
+Endpoint = Annotated[
+    str, _of_form(r"(ipc|tcp)://(?s:.+)", "ipc:///path or tcp://host:port"), AfterValidator(_usable_endpoint)
+]
 
 
 class Section(BaseModel):
@@ -130,7 +146,9 @@ class Http(Section):
 
 
 class Power(Section):
-    board: str = Field(pattern=r"^[a-z0-9-]+(:[A-Za-z0-9_]+)?$", description="board[:MODE], e.g. agx-orin:MODE_30W")
+    board: Annotated[str, _of_form(r"[a-z0-9-]+(:[A-Za-z0-9_]+)?", "board[:MODE], such as agx-orin:MODE_30W")] = Field(
+        description="board[:MODE], e.g. agx-orin:MODE_30W"
+    )
     policy: str = Field(description="power policy file; relative to the configuration file")
     root: str = Field(default="/", description="root of the sysfs tree; the real board is /")
 

@@ -1,6 +1,6 @@
 """What a command was told to read must be there, be a file on a disk (or a folder, where it may be), and be readable.
 
-Callers: `orind build`, `orind inspect`, `orind verify`, before any work. A pipe would let them wait for ever, and a
+Callers: the commands that read files which they were given, before any work. A pipe would let them wait for ever, and a
 device be read without end. Invariant: what is refused here is Exit.NO_INPUT, and nothing was read of it.
 """
 

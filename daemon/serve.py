@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from ..ipc.bounded_text import bound_text, bound_texts
 from ..ipc.errors import EndpointError, IpcError
 from ..ipc.exit_codes import Exit
 from ..ipc.lock import InstanceLock
+from . import named_inputs
 from .config import Config
 from .daemon import Daemon
 from .notify import NotifyError, ServiceManager, connect
@@ -22,6 +24,7 @@ from .realtime import RealtimeError
 from .reloading import ConfigCheck, take_plans
 from .signals import SignalInbox
 
+log = logging.getLogger("orind")
 CHECK_TURN_NS = 100_000_000
 LINE_CHARS_MAX = 2000
 EXITS = {errno.EADDRINUSE: Exit.BUSY, errno.EMFILE: Exit.UNAVAILABLE}
@@ -41,12 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if not options.config.is_file():
-        return _refuse(f"{options.config}: no such file", Exit.NO_INPUT)
+    if missing := named_inputs.refused("serve", [options.config]):
+        return missing
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     signals = SignalInbox.install_early()
+    log.info("orind starts: pid %d, checks %s", os.getpid(), options.config)
     try:
         manager = ServiceManager(connect())
         nursery = NurseryClient()
@@ -61,6 +65,7 @@ def run(options: argparse.Namespace) -> int:
             print("\n".join(bound_texts(answer["problems"])), file=sys.stderr)
             return Exit.CONFIGURATION
         config = Config.model_validate(answer["config"])
+        log.info("the configuration is good: run_dir %s; engines on %s start", config.run_dir, config.engine.device)
         Path(config.run_dir).mkdir(parents=True, exist_ok=True)
         with InstanceLock(Path(config.run_dir) / "lock"):
             path = str(options.config.resolve())

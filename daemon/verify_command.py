@@ -18,15 +18,19 @@ from ..kernels.verify import REFERENCES, verify
 from . import named_inputs
 from .missing_parts import is_own
 
+EXTRAS = {"onnxruntime": "test"}
+"""Of a library the extra of setup.cfg that brings it, where that is not `build`."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "example: orind verify part-inspect.plan --onnx part-inspect.onnx --reference onnxruntime\n"
+        "example: orind verify part-inspect.plan --onnx part-inspect.onnx --images pictures/\n"
+        "--onnx needs orind[build], --reference onnxruntime needs orind[test]\n"
         "exit code 0: every check passed; 1: one failed; 65: not a plan or not a model"
     )
     parser.add_argument("plan", metavar="PLAN", type=Path)
     parser.add_argument("--onnx", metavar="MODEL", type=Path, help="compare the outputs with this model's in FP32")
-    parser.add_argument("--reference", choices=REFERENCES, default="import", help="who computes it (import: orind)")
+    parser.add_argument("--reference", choices=REFERENCES, default="import", help="who computes it (import: orind itself)")
     parser.add_argument("--images", metavar="DIR", type=Path, help="compare on these pictures, not on the golden input")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 
@@ -50,7 +54,8 @@ def run(options: argparse.Namespace) -> int:
     except ImportError as error:
         if is_own(error):
             raise
-        print(f"orind verify: {error.name} is missing; install orind[build] or orind[test]", file=sys.stderr)
+        extra = EXTRAS.get(error.name or "", "build")
+        print(f"orind verify: {error.name} is missing; install orind[{extra}]", file=sys.stderr)
         return Exit.UNAVAILABLE
     if options.json:
         print(json.dumps({"ok": report.ok, "checks": [asdict(check) for check in report.checks]}))

@@ -210,6 +210,17 @@ def test_the_command_says_what_a_good_configuration_means(
     assert json.loads(capsys.readouterr().out)["power"]["board"]["name"] == "agx-orin"
 
 
+def test_what_is_no_file_is_said_to_be_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, reason in (
+        (tmp_path, "cannot be read: it is a folder"),
+        (tmp_path / "none", "no such file"),
+        (tmp_path / "pipe", "cannot be read: it is a pipe, a socket or a device, not a file"),
+    ):
+        assert run_check(path) == 66
+        assert capsys.readouterr().err == f"orind check: {path}: {reason}\n"
+
+
 def test_the_command_lists_every_mistake_and_exits_78(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "p", "colour: red\nshape: round\n")
     assert run_check(path) == 78

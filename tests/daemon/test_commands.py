@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import logging
 import os
@@ -20,7 +21,7 @@ import onnx
 import pytest
 from test_http import made_status
 
-from orind.daemon import cli, doctor, notify, serve
+from orind.daemon import cli, doctor, notify, serve, verify_command
 from orind.daemon.intake import IMAGE_ENCODINGS
 from orind.daemon.signals import HANDLED, SignalInbox
 from orind.daemon.status import with_latency
@@ -318,6 +319,22 @@ def test_build_without_its_extra_says_what_to_install(
         cli.main(["build", str(model), "-o", str(tmp_path / "x")])
 
 
+@pytest.mark.parametrize(("library", "extra"), [("onnxruntime", "test"), ("onnx", "build")])
+def test_verify_names_the_extra_that_brings_what_is_missing(
+    model: Path, identity_plan: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, library: str, extra: str
+) -> None:
+    def missing(*given: Any) -> None:
+        raise ImportError(library, name=library)
+
+    monkeypatch.setattr(verify_command, "verify", missing)
+    words = ["verify", str(identity_plan), "--onnx", str(model), "--reference", "onnxruntime"]
+    assert cli.main(words) == 69
+    assert capsys.readouterr().err == f"orind verify: {library} is missing; install orind[{extra}]\n"
+    brings = configparser.ConfigParser()
+    brings.read(Path(__file__).parents[2] / "setup.cfg")
+    assert f"\n{library}>=" in brings["options.extras_require"][extra]
+
+
 @pytest.mark.parametrize("command", ["inspect", "verify"])
 def test_what_is_no_plan_is_65_and_what_is_not_there_66(
     tmp_path: Path, capsys: Captured, command: str, identity_plan: Path
@@ -368,6 +385,11 @@ def serving(folder: Path, plan: Path | str, run_dir: Path | str = "run") -> Path
     return path
 
 
+def test_serve_of_a_folder_says_so(tmp_path: Path, capsys: Captured, signals_restored: None) -> None:
+    assert cli.main(["serve", str(tmp_path)]) == 66
+    assert capsys.readouterr().err == f"orind serve: {tmp_path}: cannot be read: it is a folder\n"
+
+
 def test_serve_refuses_a_bad_configuration_with_every_mistake(
     tmp_path: Path, capsys: Captured, signals_restored: None
 ) -> None:
@@ -378,12 +400,23 @@ def test_serve_refuses_a_bad_configuration_with_every_mistake(
 
 
 def test_a_second_instance_is_busy(
-    tmp_path: Path, identity_plan: Path, capsys: Captured, signals_restored: None
+    tmp_path: Path,
+    identity_plan: Path,
+    capsys: Captured,
+    signals_restored: None,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     (tmp_path / "run").mkdir()
+    path = serving(tmp_path, identity_plan)
+    caplog.set_level(logging.INFO, "orind")
     with InstanceLock(tmp_path / "run" / "lock"):
-        assert cli.main(["serve", str(serving(tmp_path, identity_plan))]) == 75
+        assert cli.main(["serve", str(path)]) == 75
     assert f"another orind (pid {os.getpid()}) holds" in capsys.readouterr().err
+    assert [record.getMessage() for record in caplog.records] == [
+        f"orind starts: pid {os.getpid()}, checks {path}",
+        f"the configuration is good: run_dir {tmp_path}/run; engines on cpu start",
+    ]
+    assert (tmp_path / "run" / "lock").exists(), "it was there before"
 
 
 def test_a_run_directory_that_cannot_be_made(

@@ -84,7 +84,16 @@ def test_a_mistake_is_named_with_line_and_remedy(
 
 def test_an_endpoint_of_another_kind(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, GOOD.replace("ipc:///run/orind/frames", "http://x"))
-    assert found.startswith("8: sources.0.endpoint: string should match pattern")
+    assert found == "8: sources.0.endpoint: should be ipc:///path or tcp://host:port, got 'http://x'"
+
+
+def test_no_pattern_is_shown_to_a_person(tmp_path: Path) -> None:
+    text = GOOD.replace("name: ", "name: 'a b' #") + "power: {board: 'Orin!', policy: x}\n"
+    assert problems(tmp_path, text) == [
+        "8: sources.0.name: should be 1 to 48 of the characters A-Z a-z 0-9 _ . -, got 'a b'",
+        "9: power.board: should be board[:MODE], such as agx-orin:MODE_30W, got 'Orin!'",
+    ]
+    assert "pattern" not in str(Config.model_json_schema()["$defs"]["SourceEntry"]["properties"]["name"])
 
 
 def test_several_mistakes_at_once(tmp_path: Path) -> None:

@@ -104,6 +104,21 @@ def test_dry_run_touches_nothing(tmp_path: Path) -> None:
     assert f"would write: {root}/opt/orind/bin/orind" in done.stdout and "nothing was changed" in done.stdout
 
 
+def test_dry_run_shows_every_step_and_warns_of_what_is_missing(tmp_path: Path) -> None:
+    bare = tmp_path / "python3"
+    bare.write_text(f'#!/bin/sh\nexec {PYTHON} -S "$@"\n')  # -S: without the distribution's packages
+    bare.chmod(0o755)
+    for arguments in (["--root", str(tmp_path / "root")], []):
+        done = _install("--dry-run", "--python", str(bare), *arguments)
+        assert done.returncode == 0, done.stderr
+        assert f"warning: python3-systemd is missing for {bare}: apt-get install python3-systemd" in done.stderr
+        assert "would run: ln -sfn /usr/lib/python3/dist-packages/systemd " in done.stdout
+        assert "bin/orind" in done.stdout and done.stdout.endswith("== nothing was changed\n")
+    assert not (tmp_path / "root").exists()
+    refused = _install("--root", str(tmp_path / "root"), "--python", str(bare))
+    assert refused.returncode == 1 and "install: python3-systemd is missing" in refused.stderr
+
+
 @pytest.mark.parametrize(("arguments", "code", "text"), [
     (["--roto"], 2, "unknown argument: --roto"), (["--root"], 2, "--root needs a directory"),
     (["--python"], 2, "--python needs a path"),
