@@ -1,4 +1,5 @@
-"""Random quantised (QDQ) networks for tests: every edge may have a pair or none, wide or cut far below its tensor.
+"""Random quantised (QDQ) networks for tests: a tensor may have a pair, wide or cut far below its range, and each of its
+readers sees that one, one of its own or none. Some operators have no codes: Slice, Transpose, Softmax.
 
 A net is drawn twice from one seed: first without pairs, run by ONNX Runtime to see the range of every tensor, then
 with pairs whose scales are made of those ranges.
@@ -26,6 +27,8 @@ from orind.kernels.quant.coding import images_as_tensors
 Array = NDArray[Any]
 SIDE, WIDTH = 8, 6
 INPUT_SCALE = 0.02
+STEPS = ("Conv", "Conv", "Conv", "Conv", "Add", "Add", "Sub", "Mul", "Concat", "MaxPool", "AveragePool", "Split",
+         "Gate", "Slice", "Transpose", "Softmax")
 KINDS = ("exact", "exact", "int8", "uint8")
 CUTS = (1.0, 1.0, 1.0, 0.6, 0.3)
 """What part of a tensor's range a pair keeps; quantisers cut by far where they take in a Clip."""
@@ -39,15 +42,19 @@ class RandomNet:
         self.net = QdqNet((1, 3, SIDE, SIDE), seed)
         self.ends = ends
         self.plain: dict[str, str] = {}                      # tensor -> what it was called without pairs
+        self.paired: dict[str, str] = {}                     # tensor -> what most of its readers see
         self.often = self.pairs.choice((0.4, 0.7, 0.9))
 
     def made(self, y: str) -> str:
-        """The tensor, behind a pair or not."""
-        name = f"t{len(self.plain)}"
-        self.plain[y] = name
-        if self.pairs.random() > self.often:
-            return y
-        return self.pair(y, name)
+        """The tensor; most of its readers will see it behind one pair, or none."""
+        name = self.plain[y] = f"t{len(self.plain)}"
+        self.paired[y] = y if self.pairs.random() > self.often else self.pair(y, name)
+        return y
+
+    def read(self, x: str) -> str:
+        """What one reader sees of a tensor."""
+        draw = self.pairs.random()
+        return self.pair(x, self.plain[x]) if draw < 0.15 else x if draw < 0.25 else self.paired[x]
 
     def pair(self, y: str, name: str) -> str:
         kind, cut = self.pairs.choice(KINDS), self.pairs.choice(CUTS)
@@ -85,34 +92,40 @@ class RandomNet:
     def step(self, pool: list[str]) -> str:
         net, draw = self.net, self.shape_of_net
         x, other = draw.choice(pool[-3:]), draw.choice(pool)
-        kind = draw.choice(("Conv", "Conv", "Conv", "Add", "Add", "Sub", "Mul", "Concat", "MaxPool", "AveragePool",
-                            "Split", "Gate"))
+        kind = draw.choice(STEPS)
         if kind == "Conv":
-            y = self.made(self.conv(x))
-            return self.made(self.activation(y)) if draw.random() < 0.8 else y
+            y = self.made(self.conv(self.read(x)))
+            return self.made(self.activation(self.read(y))) if draw.random() < 0.8 else y
         if kind == "Gate":
-            mean = self.made(self.conv(self.made(net.op("GlobalAveragePool", x)), net.channels[x]))
-            return self.made(net.op("Mul", x, self.made(net.op("Sigmoid", mean))))
+            mean = self.made(net.op("GlobalAveragePool", self.read(x)))
+            mean = self.made(self.conv(self.read(mean), net.channels[x]))
+            return self.made(net.op("Mul", self.read(x), self.read(self.made(net.op("Sigmoid", self.read(mean))))))
         if kind in ("Add", "Sub", "Mul") and net.channels[x] == net.channels[other] and x != other:
-            return self.made(net.op(kind, x, other))
+            return self.made(net.op(kind, self.read(x), self.read(other)))
         if kind == "Concat" and x != other:
-            return self.made(net.concat(x, other))
+            return self.made(net.concat(self.read(x), self.read(other)))
         if kind.endswith("Pool"):
-            return self.made(net.op(kind, x, kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4))
-        if kind == "Split" and net.channels[x] % 2 == 0:
+            return self.made(net.op(kind, self.read(x), kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4))
+        if kind in ("Split", "Slice") and net.channels[x] % 2 == 0:
             half = net.channels[x] // 2
-            parts = net.op("Split", x, net.constant(np.array([half, half])), axis=1, outputs=2)
+            parts = net.op("Split", self.read(x), net.constant(np.array([half, half])), axis=1, outputs=2) \
+                if kind == "Split" else [net.op("Slice", self.read(x), *(net.constant(np.array([at])) for at in ends))
+                                         for ends in ((0, half, 1), (half, 2 * half, 1))]
             for part in parts:
                 net.channels[part] = half
-            return self.made(net.concat(*(self.made(part) for part in reversed(parts))))
-        return self.made(self.activation(x))
+                self.made(part)
+            return self.made(net.concat(*(self.read(part) for part in reversed(parts))))
+        if kind in ("Transpose", "Softmax"):
+            attrs = {"axis": 1} if kind == "Softmax" else {"perm": [0, 1, 3, 2]}
+            return self.made(net.op(kind, self.read(x), **attrs))
+        return self.made(self.activation(self.read(x)))
 
     def model(self) -> onnx.ModelProto:
         x = self.net.pair(self.net.input, INPUT_SCALE)
-        pool = [self.made(self.conv(x)), self.made(self.activation(self.made(self.conv(x))))]
+        pool = [self.made(self.conv(x)), self.made(self.activation(self.read(self.made(self.conv(x)))))]
         for _ in range(self.shape_of_net.randint(3, 9)):
             pool.append(self.step(pool))
-        last = self.net.op("Relu", pool[-1])
+        last = self.net.op("Relu", self.read(pool[-1]))
         self.plain[last] = f"t{len(self.plain)}"
         return self.net.model([(self.conv(self.pair(last, self.plain[last])), (1, WIDTH, SIDE, SIDE))])
 
@@ -157,6 +170,24 @@ def random_qdq(seed: int) -> onnx.ModelProto:
             low, high = ends.get(name, (0.0, 0.0))
             ends[name] = (min(low, float(value.min())), max(high, float(value.max())))
     return RandomNet(seed, ends).model()
+
+
+def within(model: onnx.ModelProto, ends: Mapping[str, tuple[float, float]]) -> onnx.ModelProto:
+    """The same model with tensors that all readers see cut to these ends."""
+    nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+    for node in model.graph.node:
+        again = onnx.NodeProto()
+        again.CopyFrom(node)
+        again.input[:] = [f"{name}_within" if name in ends else name for name in node.input]
+        nodes.append(again)
+        for name in (name for name in node.output if name in ends):
+            names = [f"{name}_least", f"{name}_most"]
+            weights += [onnx.numpy_helper.from_array(np.float32(v), n) for v, n in zip(ends[name], names, strict=True)]
+            nodes.append(onnx.helper.make_node("Clip", [name, *names], [f"{name}_within"]))
+    graph = onnx.helper.make_graph(nodes, "within", model.graph.input, model.graph.output,
+                                   [*model.graph.initializer, *weights])
+    return onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
 def without_rounding(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -10,7 +10,7 @@ import pytest
 from compiled import bound, imported
 from numpy.typing import NDArray
 from qdq import as_int8
-from qdq_random import INPUT_SCALE, calibrate_on, frames, random_qdq, values_of, without_rounding
+from qdq_random import INPUT_SCALE, calibrate_on, frames, random_qdq, values_of, within, without_rounding
 
 from orind.kernels.cpu.executor import ProgramRunner
 from orind.kernels.ir.errors import UnsupportedModel
@@ -22,14 +22,14 @@ from orind.kernels.quant.borders import layers_of
 from orind.kernels.quant.half import mixed_numbers
 from orind.kernels.quant.imported import loss_of_import, scales_of_file
 from orind.kernels.quant.parts import merged_scales
-from orind.kernels.quant.scales import InputCode
+from orind.kernels.quant.scales import InputCode, Scales
 
 SEEDS = range(100)
-GOOD_DB, BEYOND_FILE_DB = 30.0, 20.0
+GOOD_DB, BEYOND_FILE_DB = 30.0, 10.0
 """INT8 must come within GOOD_DB of the file, or be no more than BEYOND_FILE_DB further from it than the file's own
-rounding moves it. Of the seeds 0 to 1499 none failed. At seed 91 it is 19 dB further: a pair of uint8 in front of a
-gate's sigmoid is coded again in twice the steps, which by itself costs most of that. Tensors that were cut to a range
-not their own were 20 to 44 dB further."""
+rounding moves it. Of the seeds 0 to 1499 one fails, 747, by 0.2 dB: six pairs with a zero point, one behind the other,
+which by CONTRACT.md are coded again in twice the steps. Tensors that were cut to a range not their own, or a convolution
+that lost its activation, were 12 to 50 dB further."""
 
 
 def decibel(want: NDArray[np.float32], got: NDArray[np.float32]) -> float:
@@ -50,6 +50,15 @@ def far_off(model: onnx.ModelProto, runner: ProgramRunner) -> str:
     return ""
 
 
+def assumed_ends(scales: Scales, names: list[str]) -> dict[str, tuple[float, float]]:
+    """The range of the codes that readers in float have of these tensors: the widest that there are."""
+    found = {}
+    for name in names:
+        widest = max(scale for copy, scale in scales.scale.items() if copy.split("@")[0] == name)
+        found[name] = (-128 * widest, 127 * widest)
+    return found
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_net_is_what_the_file_says(seed: int) -> None:
     """Without pictures it may be refused, or say what it had to assume."""
@@ -57,14 +66,14 @@ def test_a_random_net_is_what_the_file_says(seed: int) -> None:
     runner, *_ = as_int8(model, calibrate_on(INPUT_SCALE))
     assert not (wrong := far_off(model, runner)), f"with pictures: {wrong}"
     try:
-        runner, _, _, facts = as_int8(model)
+        runner, _, scales, facts = as_int8(model)
     except UnsupportedModel as error:
         assert "give --calibrate with pictures" in str(error)
         return
     if facts["assumed"]:
         assert "are read in float beside a pair" in loss_of_import(facts)
-    else:
-        assert not (wrong := far_off(model, runner)), f"without pictures: {wrong}"
+        model = within(model, assumed_ends(scales, facts["assumed"]))
+    assert not (wrong := far_off(model, runner)), f"without pictures: {wrong}"
 
 
 def as_mixed(model: onnx.ModelProto, draw: random.Random) -> ProgramRunner:
