@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("plan", metavar="PLAN", type=Path)
     parser.add_argument("--onnx", metavar="MODEL", type=Path, help="compare the outputs with this model's in FP32")
-    parser.add_argument("--reference", choices=REFERENCES, default="import", help="who computes it (import: orind itself)")
+    parser.add_argument("--reference", choices=REFERENCES, default="import", help="who computes it (import: orind)")
     parser.add_argument("--images", metavar="DIR", type=Path, help="compare on these pictures, not on the golden input")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 

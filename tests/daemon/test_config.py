@@ -88,7 +88,7 @@ def test_an_endpoint_of_another_kind(tmp_path: Path) -> None:
 
 
 def test_no_pattern_is_shown_to_a_person(tmp_path: Path) -> None:
-    text = GOOD.replace("name: ", "name: 'a b' #") + "power: {board: 'Orin!', policy: x}\n"
+    text = GOOD.replace("name: in", "name: a b") + "power: {board: 'Orin!', policy: x}\n"
     assert problems(tmp_path, text) == [
         "8: sources.0.name: should be 1 to 48 of the characters A-Z a-z 0-9 _ . -, got 'a b'",
         "9: power.board: should be board[:MODE], such as agx-orin:MODE_30W, got 'Orin!'",
