@@ -27,7 +27,7 @@ from orind.kernels.quant.scales import InputCode, Scales
 SEEDS = range(100)
 GOOD_DB, BEYOND_FILE_DB = 30.0, 10.0
 """INT8 must come within GOOD_DB of the file, or be no more than BEYOND_FILE_DB further from it than the file's own
-rounding moves it. Of the seeds 0 to 1499 one fails, 747, by 0.2 dB: pairs with a zero point, one behind the other, which
+rounding moves it. Of the seeds 0 to 1499 747 fails by 0.2 dB: pairs with a zero point, one behind another, which
 by CONTRACT.md are coded again in twice the steps. Tensors that were cut to a range not their own, or a convolution that
 lost its activation, were 12 to 50 dB further."""
 
