@@ -16,6 +16,8 @@ from .release_pairs import OF_PAIR
 
 TABLES = frozenset({"Sigmoid", "SiLU", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu", "GeluTanh", "Mish",
                     "Elu", "Selu", "Softplus"})
+RESIDUAL = 3
+"""Place of the residual among a convolution's inputs."""
 PRE, POST = "table_pre_bounds", "table_post_bounds"
 """Attributes of a convolution with a table: Clips of pairs (`release_pairs.py`) before and after its activation."""
 SUM = "sum_of_table"

@@ -59,9 +59,19 @@ def release_tail(graph: Graph) -> Graph:
 
 def clip_of_range(graph: Graph, node: Node, constants: dict[str, Array], **attrs: bool) -> Node:
     """What a FakeQuantise node is without its rounding; the ends go to `constants`."""
-    names = [graph.free_name(f"{node.name}/{end}", constants) for end in ("low", "high")]
-    constants |= {n: np.array(v, dtype=np.float32) for n, v in zip(names, range_of(node), strict=True)}
-    return Node(node.name, "Clip", (node.inputs[0], *names), node.outputs, dict(attrs))
+    ends = ends_of_clip(graph, node.name, range_of(node), constants)
+    return Node(node.name, "Clip", (node.inputs[0], *ends), node.outputs, dict(attrs))
+
+
+def ends_of_clip(graph: Graph, name: str, ends: tuple[float | None, float | None],
+                 constants: dict[str, Array]) -> tuple[str, ...]:
+    """The names of a Clip's bounds, "" for None; the bounds go to `constants`."""
+    names = []
+    for end, value in zip(("low", "high"), ends, strict=True):
+        names.append("" if value is None else graph.free_name(f"{name}/{end}", constants))
+        if value is not None:
+            constants[names[-1]] = np.array(value, dtype=np.float32)
+    return tuple(names)
 
 
 def inside_of_pairs(graph: Graph, ranges: Mapping[str, tuple[float, float]]) -> Intervals:

@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-import numpy as np
-
 from ..ir.graph import Array, Graph, Node, TensorInfo
+from ..passes.fuse_convolutions import RESIDUAL
 from ..passes.islands import body_images, coded_nodes, is_coded
 from ..passes.layouts import assign_layouts
 from ..passes.merge_parallel import part_outputs
+from ..passes.release_pairs import ends_of_clip
 from .scales import keeps_scale
 
 HALF, CODES, PIXELS, FLOAT = "float16", "int8", "uint8", "float32"
@@ -29,8 +29,6 @@ UNCUT = "@uncut"
 CUT = "@cut"
 """Suffix of what readers of codes see of a float32 tensor, where all is float32."""
 JOINS = frozenset({"Add", "Sub", "Mul"})
-RESIDUAL = 3
-"""Place of the residual among a convolution's inputs."""
 
 
 def moves(node: Node) -> bool:
@@ -182,9 +180,4 @@ def _cut(graph: Graph, node: Node, cuts: Mapping[str, tuple[float, float]],
 
 def _clip(graph: Graph, name: str, from_to: tuple[str, str], ends: tuple[float, float],
           constants: dict[str, Array]) -> Node:
-    """A Clip between two tensors; its ends go to `constants`."""
-    names = []
-    for end, value in zip(("least", "most"), ends, strict=True):
-        names.append(graph.free_name(f"{name}/{end}", constants))
-        constants[names[-1]] = np.array(value, dtype=np.float32)
-    return Node(name, "Clip", (from_to[0], *names), from_to[1:])
+    return Node(name, "Clip", (from_to[0], *ends_of_clip(graph, name, ends, constants)), from_to[1:])

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..ir.elementwise import ACTIVATIONS
 from ..ir.graph import Graph, Node
-from ..passes.fuse_convolutions import POST, PRE, SUM
+from ..passes.fuse_convolutions import POST, PRE, RESIDUAL, SUM
 from ..passes.intervals import FAR, OPEN, Intervals, grid
 from ..passes.islands import coded_nodes
 from ..passes.lower_f32 import clip_bounds
@@ -23,7 +23,6 @@ from .scales import keeps_scale
 
 Range = tuple[float, float]
 NOTHING = (0.0, 0.0)
-RESIDUAL = 3
 
 
 def is_finite(ends: Range) -> bool:

@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from ..ir.graph import Array, Graph, Node, TensorInfo
 from ..passes.fuse_convolutions import POST, PRE, SUM
-from ..passes.release_pairs import OF_PAIR
+from ..passes.release_pairs import OF_PAIR, ends_of_clip
 from .calibrate import Histogram, best_scale
 from .scales import LARGEST_LOSS_DB, Scales, loss_db
 
@@ -37,11 +35,7 @@ def taken_apart(graph: Graph, node: Node, name: str, constants: dict[str, Array]
     nodes = [replace(node, inputs=node.inputs[:3], outputs=(name,), attrs=attrs),
              Node(f"{name}/{sum_name}", "Add", (name, node.inputs[3]), (copy,))]
     if "bounds" in node.attrs:
-        ends = []
-        for end, value in zip(("low", "high"), node.attrs["bounds"], strict=True):
-            ends.append("" if value is None else f"{name}/{end}")
-            if value is not None:
-                constants[ends[-1]] = np.array(value, dtype=np.float32)
+        ends = ends_of_clip(graph, name, node.attrs["bounds"], constants)
         nodes.append(Node(f"{name}/bounds", "Clip", (copy, *ends), node.outputs))
     shape = graph.shape(node.inputs[3])
     return nodes, [TensorInfo(new, shape) for new in (name, copy)]
@@ -54,22 +48,15 @@ def in_float(graph: Graph, node: Node, shape: tuple[int, ...],
     a = node.attrs
     parts: list[tuple[str, tuple[str, ...], dict[str, Any]]] = []
 
-    def clip(low: float | None, high: float | None) -> None:
-        ends = []
-        for value in (low, high):
-            ends.append("" if value is None else graph.free_name(f"{node.name}/end", constants))
-            if value is not None:
-                constants[ends[-1]] = np.array(value, dtype=np.float32)
-        parts.append(("Clip", tuple(ends), {}))
-    if PRE in a:
-        clip(*a[PRE])
+    def clip(key: str) -> None:
+        if key in a:
+            parts.append(("Clip", ends_of_clip(graph, f"{node.name}/{key}", a[key], constants), {}))
+    clip(PRE)
     if "activation" in a:
         parts.append((a["activation"], (), dict(a["activation_attrs"])))
-    if POST in a:
-        clip(*a[POST])
+    clip(POST)
     parts += [("Add", (name,), {}) for name in node.inputs[3:]]
-    if "bounds" in a:
-        clip(*a["bounds"])
+    clip("bounds")
     names = [graph.free_name(f"{node.output}@sums{i or ''}") for i in range(len(parts))] + [node.output]
     made = [replace(node, inputs=node.inputs[:3], outputs=(names[0],),
                     attrs={key: value for key, value in a.items() if key not in FUSED_PARTS})]

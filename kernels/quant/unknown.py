@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 
 from ..ir.elementwise import ACTIVATIONS
 from ..ir.graph import Graph, Node
+from ..passes.fuse_convolutions import RESIDUAL
 from ..passes.islands import coded_nodes, is_coded
-from .held import RESIDUAL, Range, Values, demands, is_finite, matters
+from .held import Range, Values, demands, is_finite, matters
 from .scales import InputCode, keeps_scale
 from .views import WITHOUT_OWN_CODES
 
