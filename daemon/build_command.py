@@ -7,7 +7,9 @@ import math
 import re
 import reprlib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..kernels.ir.errors import ModelError, ProgramError
 from ..kernels.perf.device import DeviceError
@@ -91,6 +93,13 @@ def _with_file(error: Exception, options: argparse.Namespace) -> str:
     names += [path.name for path in (options.model, options.spec) if path is not None]
     named = any(name in str(error) for name in names)
     return str(error) if named else f"{blamed}: {error}"
+
+
+def _gate_of(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The gate's figures; how often a choice of FP16 layers was tried on its pictures only where any was chosen."""
+    gate: dict[str, Any] = report.get("gate", {})
+    chosen = report.get("mixed", {}).get("layers")
+    return gate if chosen else {key: value for key, value in gate.items() if key != "looks"}
 
 
 def _explain(options: argparse.Namespace) -> int:
@@ -179,7 +188,7 @@ def run(options: argparse.Namespace) -> int:
             return output_file.failed(said, options.output, error)
     for warning in result.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    for line in gate_lines(result.report.get("gate", {})):
+    for line in gate_lines(_gate_of(result.report)):
         print(line)
     print(f"{result.path}  sha256 {result.sha256}")
     return 0

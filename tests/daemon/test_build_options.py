@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from orind.daemon.cli import main
+from orind.kernels.build import BuildReport
 
 
 def saved(path: Path, op: str) -> str:
@@ -75,3 +77,20 @@ def test_every_refusal_names_a_file(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert main([*given, *more]) == 65
         error = capsys.readouterr().err
         assert f"orind build: {said}" in error and error.count(f"{tmp_path}") == 1
+
+
+@pytest.mark.parametrize("chosen", [[], [{"name": "conv", "share": None, "why": "because"}]])
+def test_fp16_layers_are_said_to_be_chosen_only_where_some_are(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    chosen: list[dict[str, Any]],
+) -> None:
+    gate = {"task": "detect", "pictures": 9, "is_gate": True, "met": True, "looks": 1}
+    report = {"gate": gate, "mixed": {"layers": chosen, "looks": 1}}
+    made = BuildReport(tmp_path / "x.plan", "0" * 64, report, ())
+    monkeypatch.setattr("orind.kernels.build.build_plan", lambda *given, **more: made)
+    (tmp_path / "x.onnx").touch()
+    assert main(["build", str(tmp_path / "x.onnx"), "-o", str(tmp_path / "x.plan")]) == 0
+    out = capsys.readouterr().out
+    assert ("FP16 layers were chosen" in out) == bool(chosen) and "  met\n" in out and report["gate"] == gate

@@ -14,6 +14,7 @@ from orind.daemon import cli
 from orind.kernels.plan.file import PlanFile, write_plan
 
 Captured = pytest.CaptureFixture[str]
+PASSES = ("import", "fold_batchnorm", "precision")
 STEERS = "\x1b[2Jpool"
 
 
@@ -43,12 +44,18 @@ def test_the_table_fits_a_terminal_and_its_sums_are_right(plan: Path, capsys: Ca
     with PlanFile.open_path(plan) as file:
         report = json.loads(file.metadata["report"])
     assert len(rows) == report["steps"]
-    shown = [line for line in lines if line.startswith(("import ", "fold_batchnorm ", "precision "))]
-    for line, row in zip(shown, [r for r in report["passes"]["rows"] if r["name"] in (
-            "import", "fold_batchnorm", "precision")], strict=True):
-        assert line.split() == [row["name"], str(row["nodes"]), str(row["kernels"]), f"{row['us']:.1f}",
-                                f"{row['peak_bytes'] / 1024:.1f}"]
     assert report["passes"]["device"] == {"board": "agx-orin", "mode": "MAXN"}
+    rows = [row for row in report["passes"]["rows"] if row["name"] in PASSES]
+    for board, timed in (("agx-orin:MODE_30W", False), ("agx-orin:MAXN", True), ("agx-orin", True), (None, True)):
+        assert cli.main(["inspect", str(plan), *(["--board", board] if board else [])]) == 0
+        text = capsys.readouterr().out
+        shown = [line for line in text.splitlines() if line.startswith(tuple(f"{name} " for name in PASSES))]
+        for line, row in zip(shown, rows, strict=True):
+            us, peak = f"{row['us']:.1f}" if timed else "-", f"{row['peak_bytes'] / 1024:.1f}"
+            assert line.split() == [row["name"], str(row["nodes"]), str(row["kernels"]), us, peak]
+        words = " ".join(text.split())
+        assert ("latency predicted for agx-orin:MAXN" in words) == timed
+        assert ("predicted for agx-orin:MAXN: orind build --board agx-orin:MODE_30W has them" in words) != timed
 
 
 def test_a_page_is_written_and_says_where(plan: Path, tmp_path: Path, capsys: Captured) -> None:
@@ -59,7 +66,10 @@ def test_a_page_is_written_and_says_where(plan: Path, tmp_path: Path, capsys: Ca
     assert capsys.readouterr().out == f"{page}  {len(text.encode())} bytes\n"
     assert text.startswith("<!DOCTYPE html>") and "agx-orin MAXN" in text
     assert cli.main(["inspect", str(plan), "--html", str(page), "--board", "orin-nx:25W"]) == 0
-    assert "orin-nx 25W" in page.read_text()
+    assert "orin-nx 25W" in page.read_text() and "orind build --board orin-nx:25W has them" in page.read_text()
+    assert cli.main(["inspect", str(plan), "--json", "--board", "orin-nx:25W"]) == 0
+    kept = json.loads(capsys.readouterr().out.partition("\n")[2])["report"]["passes"]
+    assert kept["device"] == {"board": "agx-orin", "mode": "MAXN"}, "JSON has all that the plan holds"
 
 
 def test_dot_goes_to_stdout(plan: Path, capsys: Captured) -> None:
