@@ -13,7 +13,6 @@ from pathlib import Path
 from ..ipc.bounded_text import bound_text, bound_texts
 from ..ipc.errors import EndpointError, IpcError
 from ..ipc.exit_codes import Exit
-from ..ipc.lock import InstanceLock
 from . import named_inputs
 from .config import Config
 from .daemon import Daemon
@@ -22,6 +21,7 @@ from .nursery_client import NurseryClient, NurseryDied
 from .poller import Poller
 from .realtime import RealtimeError
 from .reloading import ConfigCheck, take_plans
+from .run_directory import RunDirectory
 from .signals import SignalInbox
 
 log = logging.getLogger("orind")
@@ -66,10 +66,10 @@ def run(options: argparse.Namespace) -> int:
             return Exit.CONFIGURATION
         config = Config.model_validate(answer["config"])
         log.info("the configuration is good: run_dir %s; engines on %s start", config.run_dir, config.engine.device)
-        Path(config.run_dir).mkdir(parents=True, exist_ok=True)
-        with InstanceLock(Path(config.run_dir) / "lock"):
+        with RunDirectory(Path(config.run_dir)) as run_dir:
             path = str(options.config.resolve())
             daemon = Daemon(path, config, take_plans(check), answer["power"], signals, nursery, poller, manager)
+            run_dir.keep()
             try:
                 return daemon.run()
             finally:

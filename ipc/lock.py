@@ -15,7 +15,8 @@ from .errors import EndpointError
 
 
 class InstanceLock:
-    """Holds `path` locked until close(). The file stays: removing it would let two processes lock two files."""
+    """Holds `path` locked until close(). The file stays; who removes it does so while it is held, and who opened it
+    before that is refused: else two processes would lock two files."""
 
     def __init__(self, path: Path | str) -> None:
         """Raises EndpointError naming the holder's pid, or why the file cannot be made."""
@@ -26,6 +27,9 @@ class InstanceLock:
             raise EndpointError(f"lock file {self.path} cannot be opened: {error.strerror}") from None
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.fstat(self.fd).st_nlink:
+                self.close()
+                raise EndpointError(f"lock file {self.path} was removed just now by another orind: start again")
             os.ftruncate(self.fd, 0)
             os.pwrite(self.fd, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
@@ -35,6 +39,10 @@ class InstanceLock:
                 text = f"another orind (pid {holder}) holds {self.path}: stop it first, or use another run directory"
             self.close()
             raise EndpointError(text) from None
+
+    def remove(self) -> None:
+        """Takes the file away; to be called before close()."""
+        self.path.unlink()
 
     def close(self) -> None:
         if self.fd >= 0:

@@ -9,6 +9,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from test_http import made_status
 
 from orind.daemon import cli, doctor, notify, serve, verify_command
 from orind.daemon.intake import IMAGE_ENCODINGS
+from orind.daemon.run_directory import RunDirectory
 from orind.daemon.signals import HANDLED, SignalInbox
 from orind.daemon.status import with_latency
 from orind.ipc import picture_files
@@ -417,6 +419,31 @@ def test_a_second_instance_is_busy(
         f"the configuration is good: run_dir {tmp_path}/run; engines on cpu start",
     ]
     assert (tmp_path / "run" / "lock").exists(), "it was there before"
+
+
+def test_a_refused_start_leaves_no_run_directory_behind(
+    tmp_path: Path, identity_plan: Path, capsys: Captured, signals_restored: None
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        path = serving(tmp_path, identity_plan, "new/run")
+        port = taken.getsockname()[1]
+        path.write_text(path.read_text().replace(
+            "sources: [", f"sources: [{{name: a, endpoint: 'ipc://{{run_dir}}/a'}}, "
+            f"{{name: b, endpoint: 'tcp://127.0.0.1:{port}'}}, "))  # fmt: skip
+        before = sorted(tmp_path.iterdir())
+        assert cli.main(["serve", str(path)]) == 75
+        assert f"tcp://127.0.0.1:{port}" in capsys.readouterr().err
+        assert sorted(tmp_path.iterdir()) == before
+        (tmp_path / "new").mkdir()
+        assert cli.main(["serve", str(path)]) == 75
+        assert list((tmp_path / "new").iterdir()) == [], "what was there stays"
+
+
+def test_a_folder_that_somebody_else_uses_meanwhile_stays(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "run"):
+        held = InstanceLock(tmp_path / "run" / "theirs.lock")
+    held.close()
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["theirs.lock"]
 
 
 def test_a_run_directory_that_cannot_be_made(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import multiprocessing
 import os
 import socket
@@ -334,6 +335,23 @@ class TestLock:
             lock = lock_endpoint(endpoint)
             assert lock is not None
             lock.close()
+
+    def test_a_file_that_is_removed_while_another_opens_it_is_no_lock(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = fcntl.flock
+
+        def late(fd: int, how: int) -> None:
+            monkeypatch.undo()
+            with first:
+                first.remove()
+            real(fd, how)
+
+        first = InstanceLock(tmp_path / "lock")
+        monkeypatch.setattr(fcntl, "flock", late)
+        with pytest.raises(EndpointError, match="was removed just now"):
+            InstanceLock(tmp_path / "lock")
+        assert not (tmp_path / "lock").exists()
 
     def test_only_ipc_paths_need_one_and_errors_are_named(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
