@@ -8,7 +8,7 @@ of volumes or of several frames are steps on flat tensors, which end in nothing 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..ir.graph import Graph, Node
 from .float_ends import STAYS
@@ -21,8 +21,17 @@ RESIDUAL = 3
 PRE, POST = "table_pre_bounds", "table_post_bounds"
 """Attributes of a convolution with a table: Clips of pairs (`release_pairs.py`) before and after its activation."""
 SUM = "sum_of_table"
-"""Attribute of a convolution whose activation goes into a sum: the tensor between the two, the Add and its output. An
-INT8 table is in the sum's scale; where that cuts it, the two are taken apart again (kernels/quant/sums.py)."""
+"""Attribute of a convolution whose activation goes into a sum (`SumOfTable`). An INT8 table is in the sum's scale; the
+two are taken apart again where that cuts it (kernels/quant/sums.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SumOfTable:
+    """Names: of the tensor that the activation made, of the Add node, and of the tensor that this made."""
+
+    table: str
+    add: str
+    total: str
 
 
 def _bounds(graph: Graph, node: Node) -> tuple[float | None, float | None] | None:
@@ -91,7 +100,8 @@ class _Fuser:
         conv = self.open[name]
         inputs = (*conv.inputs, "")[:3]
         grown = replace(conv, inputs=(*inputs, b if name == a else a))
-        self.grow(grown, node, **({SUM: (name, node.name, node.output)} if "activation" in conv.attrs else {}))
+        of_table = {SUM: SumOfTable(name, node.name, node.output)} if "activation" in conv.attrs else {}
+        self.grow(grown, node, **of_table)
         return True
 
 

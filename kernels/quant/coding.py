@@ -102,6 +102,13 @@ def images_as_tensors(ranges: Mapping[str, Histogram]) -> dict[str, Histogram]:
     return {name.removesuffix(IMAGE): histogram for name, histogram in ranges.items() if name.endswith(IMAGE)}
 
 
+def names_and_images(fused: Graph) -> set[str]:
+    """What layouts may call the tensors of a fused graph, with those between tables and sums."""
+    names = [name for node in fused.nodes for name in node.outputs]
+    names += [node.attrs[SUM].table for node in fused.nodes if SUM in node.attrs]
+    return {form for name in names for form in (name, name + IMAGE)}
+
+
 def find_ranges(prepared: Graph, fused: Graph, source: Source, used: Sequence[Path],
                 progress: Progress) -> dict[str, Histogram]:
     """Ranges of the tensors of `prepared` over pictures. Raises ModelError where one becomes NaN or infinite."""
@@ -111,8 +118,7 @@ def find_ranges(prepared: Graph, fused: Graph, source: Source, used: Sequence[Pa
         if done % 16 == 0 or done == len(used):
             progress(f"calibrated on {done} of {len(used)} pictures")
     ranges = collect(ProgramRunner(programs[1], constants), (source.writer(path) for path in used), told,
-                     {form for node in fused.nodes for name in (*node.outputs, *node.attrs.get(SUM, ())[:1])
-                      for form in (name, name + IMAGE)})
+                     names_and_images(fused))
     ranges |= images_as_tensors(ranges)
     broken = [name for name, h in ranges.items() if not h.finite]
     if broken:

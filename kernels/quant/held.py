@@ -86,7 +86,7 @@ class Values:
     def _fused(self, node: Node) -> Range:
         low, high = table_range(node) if "activation" in node.attrs else OPEN
         if SUM in node.attrs:
-            low, high = self.tables[node.name] = cut((low, high), self.known.get(node.attrs[SUM][0], OPEN))
+            low, high = self.tables[node.name] = cut((low, high), self.known.get(node.attrs[SUM].table, OPEN))
         if len(node.inputs) > RESIDUAL:
             other = self.of(node.inputs[RESIDUAL])
             low, high = low + other[0], high + other[1]

@@ -180,7 +180,7 @@ def scales_of_file(fused: Graph, ranges: Ranges, code: InputCode, calibrate: Cal
         raise UnsupportedModel(f"{fused.file}: the file leaves {len(missing)} tensors in float that INT8 needs a scale "
                                f"for ({', '.join(missing[:5])}): give --calibrate with pictures, or quantise the model "
                                "with QuantizeLinear and DequantizeLinear behind every operator")
-    tables = [node.attrs[SUM][0] for node in fused.nodes if SUM in node.attrs]
+    tables = [node.attrs[SUM].table for node in fused.nodes if SUM in node.attrs]
     used = {name: calibrated[name] for name in (*asked, *tables) if name in calibrated and name not in ranges}
     ends = {name: (histogram.low, histogram.high) for name, histogram in used.items()}
     made = separate(Values(fused, {**ends, **ranges}), ranges, used, method)

@@ -29,11 +29,11 @@ def saturates(table: Histogram, scale: float, method: str) -> bool:
 def taken_apart(graph: Graph, node: Node, name: str, constants: dict[str, Array]) -> tuple[list[Node],
                                                                                         list[TensorInfo]]:
     """Convolution with table, giving the tensor `name`; sum; Clip where there was one: the same function."""
-    _, sum_name, total = node.attrs[SUM]
+    fused = node.attrs[SUM]
     attrs = {key: value for key, value in node.attrs.items() if key not in FUSED_ONLY}
-    copy = node.output if "bounds" not in node.attrs else f"{name}/{total}"
+    copy = node.output if "bounds" not in node.attrs else f"{name}/{fused.total}"
     nodes = [replace(node, inputs=node.inputs[:3], outputs=(name,), attrs=attrs),
-             Node(f"{name}/{sum_name}", "Add", (name, node.inputs[3]), (copy,))]
+             Node(f"{name}/{fused.add}", "Add", (name, node.inputs[3]), (copy,))]
     if "bounds" in node.attrs:
         ends = ends_of_clip(graph, name, node.attrs["bounds"], constants)
         nodes.append(Node(f"{name}/bounds", "Clip", (copy, *ends), node.outputs))
@@ -75,13 +75,13 @@ def without_cut_tables(scales: Scales, ranges: Mapping[str, Histogram], method: 
     tensors: list[TensorInfo] = []
     added: dict[str, float] = {}
     for node in graph.nodes:
-        table = ranges.get(node.attrs[SUM][0]) if SUM in node.attrs else None
+        table = ranges.get(node.attrs[SUM].table) if SUM in node.attrs else None
         scale = scales.scale.get(node.output)
         if table is None or scale is None \
                 or not saturates(table, max(scale, ranges[node.output].largest / 127), method):
             nodes.append(node)
             continue
-        name = node.attrs[SUM][0]
+        name = node.attrs[SUM].table
         parts, infos = taken_apart(graph, node, name, constants)
         nodes += parts
         tensors += infos

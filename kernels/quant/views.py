@@ -251,10 +251,10 @@ class _Separator:
         ends = cut(beside(total, other), self.values.tables[node.name])
         if not is_finite(ends):
             return False
-        table = self._range(node.attrs[SUM][0], ends)
+        table = self._range(node.attrs[SUM].table, ends)
         if not saturates(table, scale, self.method):
             return False
-        first = node.attrs[SUM][0]
+        first = node.attrs[SUM].table
         addend = self.graph.free_name(f"{first}@table", self.origin)
         self.origin[addend] = first
         self.values.seen.assume(addend, *self.values.tables[node.name])

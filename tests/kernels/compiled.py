@@ -16,13 +16,11 @@ from orind.kernels.ir.graph import Graph
 from orind.kernels.ir.program import Program
 from orind.kernels.ir.validate import validate
 from orind.kernels.passes.float_ends import float_ends
-from orind.kernels.passes.fuse_convolutions import SUM
-from orind.kernels.passes.islands import IMAGE
 from orind.kernels.passes.lower import lower
 from orind.kernels.passes.lower_f32 import FloatNumbers
 from orind.kernels.passes.pipeline import fuse, prepare
 from orind.kernels.quant.calibrate import collect
-from orind.kernels.quant.coding import images_as_tensors
+from orind.kernels.quant.coding import images_as_tensors, names_and_images
 from orind.kernels.quant.half import mixed_numbers
 from orind.kernels.quant.scales import InputCode, Scales, assign_scales
 from orind.kernels.quant.sums import without_cut_tables
@@ -59,8 +57,7 @@ def calibrated(model: onnx.ModelProto, code: InputCode | None = None, seed: int 
               for _ in range(frames)]
     ranges = collect(ProgramRunner(programs[1], constants),
                      [lambda out, v=v: np.copyto(out, v, casting="unsafe") for v in values], lambda done: None,
-                     {form for node in fused.nodes for name in (*node.outputs, *node.attrs.get(SUM, ())[:1])
-                      for form in (name, name + IMAGE)})
+                     names_and_images(fused))
     ranges |= images_as_tensors(ranges)
     return without_cut_tables(assign_scales(fused, ranges, code), ranges, "mse")
 
