@@ -24,12 +24,13 @@ from ..kernels.plan.memfd import seal_into_memfd
 from ..kernels.pre import jpeg
 from ..kernels.pre.outputs import DecoderError
 from ..kernels.spec import ModelSpec, SpecError
-from .config import Config, EngineSection
+from .config import Config
 from .config_file import ConfigError, PowerFiles, load, load_power, with_lines
 from .device_fit import library_problem, plan_problem
 from .lifeline import begin_child
 from .plans import ServedPlan
 from .regular_file import NotRegular, check_regular
+from .sections import EngineSection
 
 
 @dataclass(slots=True)

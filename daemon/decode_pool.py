@@ -19,10 +19,10 @@ from ..ipc.channel import Channel, make_pair
 from ..ipc.engine_messages import STATUS_OK
 from ..ipc.errors import ChannelError, IpcError
 from ..ipc.slots import Slot, SlotRing
-from .config import Decode
 from .nursery_client import Child, NurseryClient
 from .poller import Watcher
 from .respawn import Respawn
+from .sections import Decode
 from .trigger import Trigger
 
 log = logging.getLogger("orind")

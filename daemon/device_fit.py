@@ -11,7 +11,7 @@ import importlib
 from ..kernels.cuda.launches import launch_of
 from ..kernels.ir.validate import programs_of
 from ..kernels.plan.file import PlanFile
-from .config import EngineSection
+from .sections import EngineSection
 
 ANY_SMS = 8
 """Multiprocessors for the asking: they decide a kernel's tile, not whether there is a kernel."""

@@ -15,8 +15,9 @@ from ..ipc.gate import Gate
 from ..ipc.lock import InstanceLock, lock_endpoint
 from ..ipc.sink import ResultSink
 from ..ipc.source import Source
-from .config import Config, Results, SourceEntry
+from .config import Config
 from .poller import Poller
+from .sections import Results, SourceEntry
 
 OnFrames = Callable[[Source, int], None]
 

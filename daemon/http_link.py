@@ -13,10 +13,10 @@ import socket
 from ..ipc.channel import Channel, make_pair
 from ..ipc.errors import ChannelError, IpcError
 from ..ipc.stats_page import StatsWriter
-from .config import Http
 from .nursery_client import Child, NurseryClient
 from .poller import Watcher
 from .respawn import Respawn
+from .sections import Http
 
 log = logging.getLogger("orind")
 RESPAWN_NS = 1_000_000_000

@@ -10,8 +10,9 @@ from ..ipc import wire
 from ..ipc.clock import StampPolicy
 from ..ipc.errors import WireError
 from ..ipc.source import RawFrame
-from .config import Camera, Config
+from .config import Config
 from .rate import TokenBucket
+from .sections import Camera
 from .trigger import RANKS, Trigger
 
 IMAGE_ENCODINGS = ("bgr8", "rgb8", "mono8", "nv12", "jpeg")

@@ -10,7 +10,7 @@ import gc
 import os
 import resource
 
-from .config import Realtime
+from .sections import Realtime
 
 MCL_CURRENT, MCL_FUTURE = 1, 2
 COLLECT_IDLE_NS = 5_000_000_000

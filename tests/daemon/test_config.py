@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from orind.daemon.config import MODELS_MAX, Config
+from orind.daemon.config import Config
 from orind.daemon.config_file import ConfigError, load, load_power
+from orind.daemon.sections import MODELS_MAX
 
 GOOD = """\
 models:

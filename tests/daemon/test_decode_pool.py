@@ -10,10 +10,10 @@ from typing import NoReturn
 import pytest
 from stand_ins import MS, DecoderStandIn, Processes, S, turn
 
-from orind.daemon.config import Decode
 from orind.daemon.decode_pool import RESPAWN_NS, START_TIMEOUT_NS, DecodePool
 from orind.daemon.poller import Poller
 from orind.daemon.respawn import LONGEST_NS
+from orind.daemon.sections import Decode
 from orind.daemon.trigger import Trigger
 from orind.ipc.decode_messages import HELLO, pack_decoded
 from orind.ipc.slots import SlotRing

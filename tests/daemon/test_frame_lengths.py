@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from orind.daemon.config import Camera
+from orind.daemon.sections import Camera
 from orind.daemon.trigger import RANKS
 from orind.ipc import wire
 from orind.kernels.picture import PictureError, frame_bytes

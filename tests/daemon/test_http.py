@@ -19,11 +19,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from stand_ins import MS, Processes, S, Started, turn
 
 from orind.daemon import http as http_module
-from orind.daemon.config import Http
 from orind.daemon.http import BEAT, STALE_NS, HttpServer, health
 from orind.daemon.http_link import RESPAWN_NS, SILENT_NS, START_TIMEOUT_NS, HttpLink
 from orind.daemon.ledger import Ledger
 from orind.daemon.poller import Poller
+from orind.daemon.sections import Http
 from orind.daemon.status import with_latency
 from orind.daemon.status_page import render
 from orind.daemon.trigger import Trigger

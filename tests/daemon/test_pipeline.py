@@ -18,7 +18,7 @@ from stand_ins import MS, Camera, DecoderStandIn, EngineStandIn, Processes, S, c
 
 from orind.daemon.answers import Labels
 from orind.daemon.batcher import BELIEVED_NS, Rule
-from orind.daemon.config import Config, Decode
+from orind.daemon.config import Config
 from orind.daemon.decode_pool import DecodePool
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher, PlanView, ResultLayout
 from orind.daemon.faults import Fault
@@ -27,6 +27,7 @@ from orind.daemon.ledger import Ledger
 from orind.daemon.orders import Fence
 from orind.daemon.pipeline import Pipeline, Serving
 from orind.daemon.poller import Poller
+from orind.daemon.sections import Decode
 from orind.ipc.clock import StampPolicy
 from orind.ipc.engine_messages import Answer
 from orind.ipc.engine_messages import Batch as Order

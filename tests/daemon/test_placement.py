@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from orind.daemon.config import MODELS_MAX
 from orind.daemon.placement import ALL_MODELS_BYTES_MAX, from_text, in_words, listed, to_text
+from orind.daemon.sections import MODELS_MAX
 from orind.ipc.message_text import TEXT_BYTES_MAX
 from orind.kernels.placement import Placement
 

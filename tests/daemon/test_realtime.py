@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from orind.daemon import realtime
-from orind.daemon.config import Realtime
 from orind.daemon.realtime import RealtimeError
+from orind.daemon.sections import Realtime
 
 
 @pytest.fixture(autouse=True)

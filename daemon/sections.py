@@ -1,0 +1,169 @@
+"""The tables of the configuration: every key with its type, bounds, default and meaning, units in the names.
+
+Put together in `config.py`; docs/configuration.md is made from here. Unknown keys are errors, values are not coerced.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from ..ipc.endpoint import check_endpoint
+from ..ipc.errors import EndpointError
+
+
+def _of_form(pattern: str, words: str) -> AfterValidator:
+    """Text that the whole pattern matches; the refusal says so in words, not as a pattern."""
+
+    def check(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise ValueError(f"should be {words}, got {reprlib.repr(text)}")
+        return text
+
+    return AfterValidator(check)
+
+
+Name = Annotated[str, _of_form(r"[A-Za-z0-9_.-]{1,48}", "1 to 48 of the characters A-Z a-z 0-9 _ . -")]
+CameraName = Annotated[str, Field(min_length=1, max_length=64)]
+# `{run_dir}` stands for the configuration's run_dir
+MODELS_MAX = 24  # their plans go to an engine as descriptors of one message, which holds ipc.fd_passing.FDS_MAX
+
+
+def _usable_endpoint(text: str) -> str:
+    """What opening the socket would refuse is refused here, where file and line are known."""
+    try:
+        check_endpoint(text)
+    except EndpointError as error:
+        raise ValueError(str(error)) from None
+    return text
+
+
+Endpoint = Annotated[
+    str, _of_form(r"(ipc|tcp)://(?s:.+)", "ipc:///path or tcp://host:port"), AfterValidator(_usable_endpoint)
+]
+
+
+class Section(BaseModel):
+    """A table of the configuration: unknown keys are refused, values are not coerced from other types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class ModelEntry(Section):
+    plan: str = Field(description="plan file; relative to the configuration file")
+
+
+class Camera(Section):
+    model: Name
+    priority: Literal["critical", "normal", "best_effort"] = Field(
+        default="normal", description="critical first; of a best-effort camera only the newest frame is worth an answer"
+    )
+    deadline_ms: float = Field(gt=0, le=60_000, description="from capture to result; a header may only tighten it")
+    rate_limit_hz: float = Field(default=0, ge=0, le=100_000, description="token bucket; 0: no limit")
+    rate_burst: int = Field(
+        default=10, ge=1, le=10_000, description="triggers that may come at once under rate_limit_hz"
+    )
+
+
+class SourceEntry(Section):
+    name: Name
+    endpoint: Endpoint = Field(description="ipc:///path or tcp://host:port")
+    pattern: Literal["router", "pull", "sub"] = Field(
+        default="router", description="router answers each frame, the others do not"
+    )
+    attach: Literal["bind", "connect"] = Field(default="bind", description="connect: to a camera program that binds")
+    receive_queue: int = Field(default=64, ge=2, le=10_000, description="messages that ZeroMQ holds for us")
+
+
+class Results(Section):
+    endpoint: Endpoint = Field(description="a PUB socket binds here; every result is published")
+    send_queue: int = Field(default=1000, ge=2, le=100_000, description="results held for a slow subscriber")
+
+
+class Slots(Section):
+    count: int = Field(default=32, ge=4, le=4096, description="frames held at once: waiting, being decoded, in flight")
+    bytes: int = Field(
+        default=4 << 20, ge=4096, le=256 << 20, description="largest frame; a JPEG's decoded planes must fit too"
+    )
+
+
+class EngineSection(Section):
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="given or refused, never swapped")
+    cpu_steps: Literal["refuse", "allow"] = Field(
+        default="refuse",
+        description="device cuda: steps of a plan without a CUDA kernel may run on the CPU; `orind status` lists them",
+    )
+    queue_depth: int = Field(
+        default=2,
+        ge=1,
+        le=8,
+        description="batches that the active engine has: one runs, the others wait in its channel",
+    )
+    batch_watchdog_ms: float = Field(default=2000, gt=0, le=600_000, description="a batch that runs longer: hung")
+    heartbeat_ms: float = Field(default=100, ge=5, le=60_000, description="an idle engine beats this often")
+    heartbeat_missed_ms: float = Field(default=150, gt=0, le=600_000, description="an idle engine so long silent: hung")
+    golden_interval_s: float = Field(
+        default=10,
+        gt=0,
+        le=86_400,
+        description="how long a right golden answer counts; engines take turns to prove themselves twice as often",
+    )
+    golden_timeout_ms: float = Field(
+        default=2000, gt=0, le=600_000, description="a golden check that takes longer means a hung engine"
+    )
+    ready_timeout_s: float = Field(
+        default=60, gt=0, le=3600, description="from the start of an engine to its first right golden answer"
+    )
+    restart_budget: int = Field(
+        default=5, ge=0, description="engines that may be lost within restart_window_s; one more is `failed`"
+    )
+    restart_window_s: float = Field(default=60, gt=0, le=86_400, description="see restart_budget")
+    cpus: list[int] = Field(default_factory=list, description="CPUs of the engines; empty: all")
+
+
+class Batching(Section):
+    mode: Literal["fixed", "window"] = Field(
+        default="window", description="fixed waits for max_size frames while deadlines allow; window: see window_ms"
+    )
+    max_size: int = Field(default=1, ge=1, le=64, description="frames in a batch; the plan must hold such a size")
+    window_ms: float = Field(default=5, ge=0, le=60_000, description="mode window: how long the first frame waits")
+
+
+class Decode(Section):
+    workers: int = Field(default=1, ge=0, le=16, description="JPEG decode workers; 0 refuses JPEG")
+    timeout_ms: float = Field(
+        default=1000, gt=0, le=600_000, description="a JPEG that takes longer is an error, its worker is replaced"
+    )
+
+
+class Http(Section):
+    host: str = Field(default="127.0.0.1", description="address of /healthz, /metrics, /status.json and the page")
+    port: int = Field(default=8787, ge=0, le=65535, description="0: any free one; `orind status` tells")
+
+
+class Power(Section):
+    board: Annotated[str, _of_form(r"[a-z0-9-]+(:[A-Za-z0-9_]+)?", "board[:MODE], such as agx-orin:MODE_30W")] = Field(
+        description="board[:MODE], e.g. agx-orin:MODE_30W"
+    )
+    policy: str = Field(description="power policy file; relative to the configuration file")
+    root: str = Field(default="/", description="root of the sysfs tree; the real board is /")
+
+
+class Health(Section):
+    queue_max: int = Field(default=64, ge=1, description="waiting frames above which health is 503")
+    memory_max_percent: float = Field(default=90, gt=0, le=100, description="memory in use above which health is 503")
+
+
+class Stop(Section):
+    drain_timeout_s: float = Field(
+        default=20, gt=0, le=30, description="a stop answers everything within this; below the unit's TimeoutStopSec"
+    )
+
+
+class Realtime(Section):
+    lock_memory: bool = Field(default=False, description="mlockall; needs LimitMEMLOCK")
+    cpus: list[int] = Field(default_factory=list, description="CPUs of the main process; empty: all")
+    fifo_priority: int = Field(default=0, ge=0, le=99, description="SCHED_FIFO priority of main; 0: none")
