@@ -11,15 +11,32 @@ from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
+class Adaptive:
+    """Mode adaptive: `min_size` frames are enough for an idle engine; above `long_queue` the window is `short_ns`."""
+
+    min_size: int
+    long_queue: int
+    short_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """Up to `max_size` frames; what came within `window_ns` of the first, or, where it is None, always `max_size`."""
 
     max_size: int
     window_ns: int | None
+    adaptive: Adaptive | None = None
+
+
+SINGLE = Rule(1, 0)
+"""The smallest batch that a plan has, at once."""
 
 
 class Facts(NamedTuple):
-    """What the decision depends on. `deadlines_ns`: of the queued frames, in the order in which they would be taken."""
+    """What the decision depends on. `deadlines_ns`: of the queued frames, in the order in which they would be taken.
+
+    `recent_ns`: how long the model's last batch took, 0 before there was one.
+    """
 
     queued: int
     first_ns: int
@@ -29,6 +46,7 @@ class Facts(NamedTuple):
     depth: int
     batch_max: int
     earliest_start_ns: int
+    recent_ns: int = 0
 
 
 class Go(NamedTuple):
@@ -73,8 +91,10 @@ class ServiceTimes:
     """
 
     _known: dict[tuple[str, int, int], Measured] = field(default_factory=dict)
+    _recent_ns: dict[str, int] = field(default_factory=dict)
 
     def learn(self, model: str, size: int, clock_hz: int, took_ns: int, now_ns: int) -> None:
+        self._recent_ns[model] = took_ns
         key = (model, size, clock_hz)
         known = self._known.get(key)
         if known is None or now_ns - known.at_ns > BELIEVED_NS:
@@ -92,6 +112,10 @@ class ServiceTimes:
         """As `predict`, but 0 where the measurement is too old to refuse a frame by it."""
         bound_ns, at_ns = self._nearest(model, size, clock_hz)
         return bound_ns if now_ns - at_ns <= BELIEVED_NS else 0
+
+    def recent_ns(self, model: str) -> int:
+        """How long the model's last batch took, of whatever size; 0 before there was one."""
+        return self._recent_ns.get(model, 0)
 
     def _nearest(self, model: str, size: int, clock_hz: int) -> tuple[int, int]:
         """(ns, when measured) from the same model at the nearest size, then the nearest clock."""
@@ -126,15 +150,31 @@ def decide(rule: Rule, facts: Facts, predicted_ns: dict[int, int], now_ns: int) 
         return Wait(facts.earliest_start_ns, "paced by the power limits")
     largest = max((s for s in facts.sizes if s <= min(rule.max_size, facts.batch_max)), default=facts.sizes[0])
     wanted = min(facts.queued, largest)
-    if wanted < largest:
+    enough = _enough(rule, facts)
+    if wanted < largest and not enough:
         latest = min(facts.deadlines_ns[:wanted]) - predicted_ns[largest]
-        if rule.window_ns is not None:
-            latest = min(latest, facts.first_ns + rule.window_ns)
+        window_ns = window_of(rule, facts)
+        if window_ns is not None:
+            latest = min(latest, facts.first_ns + window_ns)
         if now_ns < latest:
             return Wait(latest, f"waiting for {largest - wanted} more frames")
     size = _fitting_size(facts, predicted_ns, wanted, now_ns)
     take = min(wanted, size)
-    return Go(take, size, "batch is full" if take == largest else "window or deadline reached")
+    full = "batch is full" if take == largest else ""
+    return Go(take, size, full or ("enough for an idle engine" if enough else "window or deadline reached"))
+
+
+def window_of(rule: Rule, facts: Facts) -> int | None:
+    """How long the first frame waits for others, in ns; None: as long as its deadline allows."""
+    if rule.adaptive is None or rule.window_ns is None:
+        return rule.window_ns
+    window_ns = rule.adaptive.short_ns if facts.queued > rule.adaptive.long_queue else rule.window_ns
+    return min(window_ns, 2 * facts.recent_ns) if facts.recent_ns else window_ns
+
+
+def _enough(rule: Rule, facts: Facts) -> bool:
+    """Whether an engine that has nothing to do would wait in vain: it takes what there is, and the next gets fuller."""
+    return rule.adaptive is not None and not facts.in_flight and facts.queued >= rule.adaptive.min_size
 
 
 def _fitting_size(facts: Facts, predicted_ns: dict[int, int], wanted: int, now_ns: int) -> int:

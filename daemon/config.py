@@ -91,11 +91,22 @@ class Config(Section):
             found.append(f"engine.cpu_steps: allow is for engine.device = cuda, which is {engine.device}")
         tightest = min(c.deadline_ms for c in self.cameras.values())
         batching = self.batching
-        if batching.mode == "window" and batching.max_size > 1 and batching.window_ms >= tightest:
+        if batching.mode != "fixed" and batching.max_size > 1 and batching.window_ms >= tightest:
             found.append(
                 f"batching.window_ms: {batching.window_ms:g} leaves nothing of the tightest "
                 f"cameras.*.deadline_ms = {tightest:g}"
             )
+        if batching.mode == "adaptive":
+            if batching.min_size >= batching.max_size:
+                found.append(
+                    f"batching.min_size: {batching.min_size} must be below batching.max_size = {batching.max_size} "
+                    "in mode adaptive"
+                )
+            if batching.short_window_ms > batching.window_ms:
+                found.append(
+                    f"batching.short_window_ms: {batching.short_window_ms:g} must not be above "
+                    f"batching.window_ms = {batching.window_ms:g}"
+                )
         if self.stop.drain_timeout_s * 1000 <= engine.batch_watchdog_ms:
             found.append(
                 f"stop.drain_timeout_s: {self.stop.drain_timeout_s:g} s must be above "

@@ -161,6 +161,7 @@ class Pipeline:
             depth=self.serving.depth,
             batch_max=self.batch_max,
             earliest_start_ns=self._earliest_start_ns,
+            recent_ns=self.times.recent_ns(model),
         )
         predicted = {size: self.times.predict(model, size, self.clock_hz) for size in sizes}
         return batcher.decide(self.serving.rule, facts, predicted, now_ns)

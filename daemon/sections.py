@@ -125,11 +125,22 @@ class EngineSection(Section):
 
 
 class Batching(Section):
-    mode: Literal["fixed", "window"] = Field(
-        default="window", description="fixed waits for max_size frames while deadlines allow; window: see window_ms"
+    mode: Literal["fixed", "window", "adaptive"] = Field(
+        default="window",
+        description="fixed waits for max_size frames while deadlines allow; window: see window_ms; adaptive: see "
+        "min_size, long_queue, short_window_ms, and never longer than twice the time of the model's last batch",
     )
     max_size: int = Field(default=1, ge=1, le=64, description="frames in a batch; the plan must hold such a size")
-    window_ms: float = Field(default=5, ge=0, le=60_000, description="mode window: how long the first frame waits")
+    window_ms: float = Field(
+        default=5, ge=0, le=60_000, description="modes window and adaptive: how long the first frame waits"
+    )
+    min_size: int = Field(
+        default=4, ge=1, le=64, description="mode adaptive: so many frames start at once on an engine that is idle"
+    )
+    long_queue: int = Field(
+        default=16, ge=1, le=4096, description="mode adaptive: waiting frames above which short_window_ms holds"
+    )
+    short_window_ms: float = Field(default=1, ge=0, le=60_000, description="mode adaptive: see long_queue")
 
 
 class Decode(Section):

@@ -7,7 +7,19 @@ import random
 import pytest
 from stand_ins import MS
 
-from orind.daemon.batcher import BELIEVED_NS, Facts, Go, Rule, ServiceTimes, Wait, decide, too_late
+from orind.daemon.batcher import (
+    BELIEVED_NS,
+    SINGLE,
+    Adaptive,
+    Facts,
+    Go,
+    Rule,
+    ServiceTimes,
+    Wait,
+    decide,
+    too_late,
+    window_of,
+)
 
 NOW = 1_000_000 * MS
 FAR = NOW + 10_000 * MS
@@ -16,14 +28,18 @@ PREDICTED = {1: 10 * MS, 4: 25 * MS, 8: 40 * MS}
 
 
 def facts(queued: int, *, first: int = NOW, deadlines: tuple[int, ...] | None = None, in_flight: int = 0,
-          depth: int = 2, batch_max: int = 64, earliest: int = 0, sizes: tuple[int, ...] = SIZES) -> Facts:
+          depth: int = 2, batch_max: int = 64, earliest: int = 0, sizes: tuple[int, ...] = SIZES,
+          recent: int = 0) -> Facts:
     """`queued` frames that came now with all the time in the world, unless told otherwise."""
     ends = deadlines if deadlines is not None else (FAR,) * min(queued, max(sizes))
-    return Facts(queued, first, ends, sizes, in_flight, depth, batch_max, earliest)
+    return Facts(queued, first, ends, sizes, in_flight, depth, batch_max, earliest, recent)
 
 
 FIXED = Rule(4, None)
 WINDOW = Rule(8, 5 * MS)
+ADAPTIVE = Rule(32, 5 * MS, Adaptive(4, 16, MS))
+LARGE = (1, 4, 8, 16, 32)
+QUICK = {size: size * MS for size in LARGE}
 
 
 def test_waits_without_a_date_while_there_is_nothing_to_do() -> None:
@@ -88,6 +104,49 @@ def test_a_tight_frame_behind_counts_only_where_it_would_be_in_the_batch() -> No
     assert decide(WINDOW, facts(8, deadlines=deadlines), PREDICTED, NOW) == Go(4, 4, "window or deadline reached")
 
 
+def test_adaptive_a_part_batch_waits_for_the_window_then_goes() -> None:
+    few = facts(3, sizes=LARGE)
+    assert decide(ADAPTIVE, few, QUICK, NOW) == Wait(NOW + 5 * MS, "waiting for 29 more frames")
+    assert decide(ADAPTIVE, few, QUICK, NOW + 5 * MS) == Go(3, 4, "window or deadline reached")
+
+
+def test_adaptive_the_least_batch_goes_at_once_to_an_idle_engine_and_waits_for_a_busy_one() -> None:
+    assert decide(ADAPTIVE, facts(4, sizes=LARGE), QUICK, NOW) == Go(4, 4, "enough for an idle engine")
+    busy = facts(4, sizes=LARGE, in_flight=1)
+    assert decide(ADAPTIVE, busy, QUICK, NOW) == Wait(NOW + 5 * MS, "waiting for 28 more frames")
+
+
+def test_adaptive_a_full_batch_is_of_the_largest_size() -> None:
+    assert decide(ADAPTIVE, facts(40, sizes=LARGE, in_flight=1), QUICK, NOW) == Go(32, 32, "batch is full")
+
+
+def test_adaptive_a_long_queue_shortens_the_window() -> None:
+    for queued, window in ((16, 5 * MS), (17, MS)):
+        waiting = facts(queued, sizes=LARGE, in_flight=1)
+        assert decide(ADAPTIVE, waiting, QUICK, NOW) == Wait(NOW + window, f"waiting for {32 - queued} more frames")
+        assert isinstance(decide(ADAPTIVE, waiting, QUICK, NOW + window), Go)
+
+
+def test_adaptive_never_waits_longer_than_twice_the_recent_inference() -> None:
+    for recent, window in ((MS, 2 * MS), (2 * MS, 4 * MS), (3 * MS, 5 * MS), (0, 5 * MS)):
+        waiting = facts(3, sizes=LARGE, recent=recent)
+        assert decide(ADAPTIVE, waiting, QUICK, NOW) == Wait(NOW + window, "waiting for 29 more frames")
+    assert window_of(ADAPTIVE, facts(17, recent=MS // 4)) == MS // 2
+
+
+def test_adaptive_the_deadline_beats_the_window_and_the_size() -> None:
+    tight = NOW + QUICK[32] + 2 * MS
+    waiting = facts(3, sizes=LARGE, deadlines=(tight, FAR, FAR))
+    assert decide(ADAPTIVE, waiting, QUICK, NOW) == Wait(NOW + 2 * MS, "waiting for 29 more frames")
+    late = facts(20, sizes=LARGE, deadlines=(NOW + 8 * MS, *(FAR,) * 19))
+    assert decide(ADAPTIVE, late, QUICK, NOW) == Go(8, 8, "enough for an idle engine")
+
+
+def test_single_is_the_smallest_batch_at_once() -> None:
+    assert decide(SINGLE, facts(20, sizes=LARGE), QUICK, NOW) == Go(1, 1, "batch is full")
+    assert decide(SINGLE, facts(20, sizes=(4, 8)), PREDICTED, NOW) == Go(4, 4, "batch is full")
+
+
 def test_power_limits_bound_the_batch() -> None:
     assert decide(WINDOW, facts(20, batch_max=5), PREDICTED, NOW) == Go(4, 4, "batch is full")
     assert decide(WINDOW, facts(20, batch_max=1), PREDICTED, NOW) == Go(1, 1, "batch is full")
@@ -109,14 +168,20 @@ def test_decisions_hold_their_promises_whatever_the_facts() -> None:
         sizes = tuple(sorted(rng.sample([1, 2, 4, 8, 16], rng.randint(1, 4))))
         queued = rng.randint(0, 20)
         deadlines = tuple(NOW + rng.randint(1, 200) * MS for _ in range(min(queued, sizes[-1])))
-        rule = Rule(rng.choice([1, 4, 16]), rng.choice([None, 0, 5 * MS, 50 * MS]))
+        adaptive = rng.choice([None, Adaptive(rng.choice([1, 2, 4]), rng.choice([2, 16]), MS)])
+        rule = Rule(rng.choice([1, 4, 16]), rng.choice([None, 0, 5 * MS, 50 * MS]), adaptive)
         given = Facts(queued, NOW - rng.randint(0, 60) * MS, deadlines, sizes, rng.randint(0, 2), 2,
-                      rng.choice([1, 4, 64]), rng.choice([0, NOW + MS]))
+                      rng.choice([1, 4, 64]), rng.choice([0, NOW + MS]), rng.choice([0, MS, 20 * MS]))
         predicted = {size: size * rng.randint(0, 20) * MS for size in sizes}
         decision = decide(rule, given, predicted, NOW)
         assert decision.reason
         if isinstance(decision, Wait):
             assert decision.until_ns == 0 or decision.until_ns > NOW
+            if decision.reason.startswith("waiting") and rule.window_ns is not None:
+                window = window_of(rule, given)
+                assert window is not None and decision.until_ns <= given.first_ns + window
+                largest = max(s for s in sizes if s <= max(sizes[0], min(rule.max_size, given.batch_max)))
+                assert decision.until_ns + predicted[largest] <= min(deadlines[:queued])
             continue
         assert 1 <= decision.take <= min(queued, decision.size) and decision.size in sizes
         assert decision.size <= max(sizes[0], min(rule.max_size, given.batch_max))
@@ -163,6 +228,15 @@ def test_an_old_measurement_refuses_nothing_and_is_replaced_not_smoothed() -> No
     times.learn("m", 1, 0, 20 * MS, NOW + BELIEVED_NS + 1)
     assert times.predict("m", 1, 0) == 27_500_000
     assert times.believed("m", 1, 0, NOW + BELIEVED_NS + 2) == 27_500_000
+
+
+def test_the_recent_time_is_the_models_last_whatever_its_size() -> None:
+    times = ServiceTimes()
+    assert times.recent_ns("m") == 0
+    times.learn("m", 4, 0, 9 * MS, NOW)
+    times.learn("m", 1, 0, 3 * MS, NOW)
+    times.learn("other", 1, 0, 7 * MS, NOW)
+    assert times.recent_ns("m") == 3 * MS
 
 
 def test_too_late_says_why() -> None:

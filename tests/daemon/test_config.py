@@ -114,6 +114,9 @@ def test_several_mistakes_at_once(tmp_path: Path) -> None:
          ["9: engine.heartbeat_missed_ms: 100 must be above engine.heartbeat_ms = 100"]),
         ("batching: {max_size: 4, window_ms: 100}",
          ["9: batching.window_ms: 100 leaves nothing of the tightest cameras.*.deadline_ms = 100"]),
+        ("batching: {mode: adaptive, max_size: 4, short_window_ms: 6}",
+         ["9: batching.min_size: 4 must be below batching.max_size = 4 in mode adaptive",
+          "9: batching.short_window_ms: 6 must not be above batching.window_ms = 5"]),
         ("stop: {drain_timeout_s: 2}",
          ["9: stop.drain_timeout_s: 2 s must be above engine.batch_watchdog_ms = 2000, "
           "or a drain cuts off a running batch"]),
