@@ -9,55 +9,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from enum import Enum
 
 from .faults import Fault
-from .orders import Action, Check, Fence, Promote, Spawn
+from .orders import Action, Check, Fence, Promote, Retire, Spawn
+from .standing import Engine, Rules, Standing
 
 RESPAWN_AFTER_NS = 200_000_000
-
-
-class Standing(str, Enum):
-    """What an engine is good for at the moment."""
-
-    STARTING = "starting"
-    READY = "ready"
-    ACTIVE = "active"
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """Times in ns. A golden answer counts for `golden_interval`; an idle standby is asked for one at half of it.
-
-    `slow_batches` answered too late in a row make an engine slow.
-    """
-
-    heartbeat_missed_ns: int
-    ready_timeout_ns: int
-    golden_interval_ns: int
-    golden_timeout_ns: int
-    batch_watchdog_ns: int
-    restart_budget: int
-    restart_window_ns: int
-    backoff_first_ns: int = 100_000_000
-    backoff_max_ns: int = 10_000_000_000
-    engines: int = 2
-    slow_batches: int = 3
-
-
-@dataclass(slots=True)
-class Engine:
-    """One engine as the machine knows it. `busy_since_ns` is 0 while nothing is in flight on it."""
-
-    epoch: int
-    born_ns: int
-    standing: Standing = Standing.STARTING
-    heard_ns: int = 0
-    golden_ns: int = 0
-    check_sent_ns: int = 0
-    busy_since_ns: int = 0
-    in_time: bool = False
-    late: int = 0
 
 
 @dataclass(slots=True)
@@ -67,11 +24,13 @@ class Failover:
     rules: Rules
     engines: dict[int, Engine] = field(default_factory=dict)
     failovers: int = 0
+    renewals: int = 0
     failed: str = ""
     last_loss: str = ""
     losses: Counter[Fault] = field(default_factory=Counter)
     _deaths: deque[int] = field(default_factory=deque)
     _slow_after_ns: int = 0
+    _renew_after_ns: int = 0
     _spawns_pending: int = 0
     _spawn_at_ns: int = 0
     _backoff_ns: int = 0
@@ -142,12 +101,16 @@ class Failover:
         engine.late = engine.late + 1 if late else 0
         engine.in_time = engine.in_time or not late
         slow = engine.in_time and engine.late >= self.rules.slow_batches and engine.standing is Standing.ACTIVE
-        if not slow or not self.standby_ready(now_ns) or now_ns < self._slow_after_ns:
-            return []
-        if self.failed or self._ended or self._deaths_within_window(now_ns) >= self.rules.restart_budget:
+        if not slow or not self.standby_ready(now_ns) or now_ns < self._slow_after_ns or self._at_its_end(now_ns):
             return []
         self._slow_after_ns = now_ns + self.rules.restart_window_ns
         return self.lost(epoch, Fault.SLOW, f"{engine.late} batches in a row answered after their deadline", now_ns)
+
+    def wear(self, epoch: int, reason: str) -> None:
+        """It works, but a new one would do better: its memory is fragmented. See `_renew`."""
+        engine = self.engines.get(epoch)
+        if engine is not None:
+            engine.worn = reason
 
     def busy(self, epoch: int, since_ns: int) -> None:
         """When the batch now running began, 0 when nothing is in flight. Starts the batch watchdog."""
@@ -191,7 +154,7 @@ class Failover:
             found = self._overdue(engine, now_ns)
             if found is not None:
                 actions += self.lost(engine.epoch, *found, now_ns)
-        actions += self._relieve(now_ns)
+        actions += self._renew(now_ns) or self._relieve(now_ns)
         for engine in self.engines.values():
             if self._wants_check(engine, now_ns):
                 engine.check_sent_ns = now_ns
@@ -228,6 +191,31 @@ class Failover:
             return []
         active.standing = Standing.READY
         return self._promote_if_none("it has proved itself, the other one is to")
+
+    def _renew(self, now_ns: int) -> list[Action]:
+        """Replace a worn engine at a moment when it has no work and another one is ready to serve, or serves.
+
+        It is nobody's fault and costs no restart; but it is done within the budget only, and once in its window.
+        """
+        worn = next((e for e in self.engines.values() if e.worn and not e.busy_since_ns and not e.check_sent_ns), None)
+        if worn is None or now_ns < self._renew_after_ns or self._at_its_end(now_ns):
+            return []
+        fit = [
+            e for e in self.engines.values()
+            if e is not worn and e.standing is not Standing.STARTING and not e.check_sent_ns
+            and now_ns - e.golden_ns <= self.rules.golden_interval_ns
+        ]  # fmt: skip
+        if not fit or len(self.engines) < self.rules.engines:
+            return []
+        del self.engines[worn.epoch]
+        self._renew_after_ns = now_ns + self.rules.restart_window_ns
+        self.renewals += 1
+        self._spawns_pending += 1
+        return [*self._promote_if_none(worn.worn), Retire(worn.epoch, worn.worn), Spawn("to replace the worn engine")]
+
+    def _at_its_end(self, now_ns: int) -> bool:
+        """No engine can be spared any more: the next loss could not be made good."""
+        return bool(self.failed) or self._ended or self._deaths_within_window(now_ns) >= self.rules.restart_budget
 
     def _overdue(self, engine: Engine, now_ns: int) -> tuple[Fault, str] | None:
         rules = self.rules

@@ -18,14 +18,15 @@ from .answers import Labels
 from .batcher import Adaptive, Rule
 from .config import Config
 from .engine_handle import Batch, EngineHandle, Launcher, PlanView, ResultLayout
-from .failover import Failover, Rules
+from .failover import Failover
 from .faults import Fault
 from .intake import Intake
-from .orders import Action, Check, Fence, Promote, Spawn
+from .orders import Action, Check, Fence, Promote, Retire, Spawn
 from .pipeline import Serving
 from .placement import from_text, in_words
 from .plans import ServedPlan
 from .poller import Watcher
+from .standing import Rules
 
 log = logging.getLogger("orind")
 
@@ -193,6 +194,9 @@ class Generation:
                 self.active = self.handles[action.epoch]
                 log.info("generation %d: engine %d is active (%s)", self.number, action.epoch, action.reason)
                 self._owner.promoted(self, now_ns)
+            elif isinstance(action, Retire):
+                log.info("generation %d: engine %d is renewed: %s", self.number, action.epoch, action.reason)
+                self._forget(self.handles[action.epoch])
             elif isinstance(action, Check):
                 self.handles[action.epoch].check(now_ns)
 

@@ -25,6 +25,14 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
+class Retire:
+    """Let this engine go: it has no frames, and nobody is to blame."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Spawn:
     """Start another engine."""
 
@@ -38,4 +46,4 @@ class Check:
     epoch: int
 
 
-Action = Promote | Fence | Spawn | Check
+Action = Promote | Fence | Retire | Spawn | Check

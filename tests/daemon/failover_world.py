@@ -23,7 +23,6 @@ from stand_ins import MS, Camera, S, config, frame
 from orind.daemon.config import Config
 from orind.daemon.decode_pool import DecodePool
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher, ResultLayout
-from orind.daemon.failover import Standing
 from orind.daemon.faults import Fault
 from orind.daemon.generation import Generation
 from orind.daemon.ledger import Ledger
@@ -31,6 +30,7 @@ from orind.daemon.orders import Fence
 from orind.daemon.pipeline import Pipeline
 from orind.daemon.plans import ServedPlan
 from orind.daemon.retired import Retired
+from orind.daemon.standing import Standing
 from orind.ipc import engine_messages as messages
 from orind.ipc.channel import Received
 from orind.ipc.clock import StampPolicy
@@ -151,6 +151,7 @@ class Engine(EngineHandle):
     # -- main's side ---------------------------------------------------------------------------------------------
 
     def fence(self) -> None:
+        assert not self.in_flight, "its frames were taken back"
         self.wire.close()
         self.alive = False
 
@@ -301,7 +302,7 @@ class World:
         self.given: dict[int, int] = {}
         self.blamed: Counter[int] = Counter()
         self.fences: list[tuple[int, Fence]] = []
-        self.stalled_until = self.stalled_ns = 0
+        self.stalled_until = self.stalled_ns = self.renewals = 0
         self.ledger, self.retired = Ledger(), Retired()
         self.camera = Camera()
         self.decoders = DecodePool(None, None, RING, config(decode={"workers": 0}).decode)  # type: ignore[arg-type]
@@ -390,6 +391,8 @@ class World:
             self.at(rng.randrange(FAULTS_NS), self.strike)
         if rng.random() < 0.3:
             self.at(rng.randrange(FAULTS_NS), self.reload)
+        if rng.random() < 0.3:
+            self.at(rng.randrange(FAULTS_NS), self.wear)
         while not self.over():
             self.turn()
         self.judge()
@@ -409,6 +412,11 @@ class World:
             return
         for engine in living if rng.random() < 0.2 else rng.sample(living, min(1, len(living))):
             engine.suffer(rng.choice(KINDS))
+
+    def wear(self) -> None:
+        """The memory of an engine becomes fragmented: it is sound, but is to be renewed."""
+        for epoch in self.generation.handles:
+            self.generation.machine.wear(epoch, "in pieces")
 
     def reload(self) -> None:
         if self.next_generation is None:
@@ -492,4 +500,5 @@ class World:
         assert max(self.blamed.values(), default=0) <= 2, "no frame is blamed for a third engine"
         slow = [at for at, order in self.fences if order.fault is Fault.SLOW]
         assert len(slow) <= self.generation.number, "one in a window that is longer than the faults"
+        self.renewals = self.generation.machine.renewals
         self.generation.close()

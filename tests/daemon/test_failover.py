@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from stand_ins import MS, S
 
-from orind.daemon.failover import RESPAWN_AFTER_NS, Failover, Rules, Standing
+from orind.daemon.failover import RESPAWN_AFTER_NS, Failover
 from orind.daemon.faults import Fault
-from orind.daemon.orders import Check, Fence, Promote, Spawn
+from orind.daemon.orders import Check, Fence, Promote, Retire, Spawn
+from orind.daemon.standing import Rules, Standing
 
 RULES = Rules(
     heartbeat_missed_ns=150 * MS,
@@ -153,6 +154,68 @@ def test_nobody_takes_turns_without_a_fresh_standby_or_at_the_end() -> None:
     machine.end()
     hear(machine, 2 * HALF)
     assert machine.tick(2 * HALF) == []
+
+
+WORN = "9.1 % of its free memory is in pieces"
+RENEWED = [Promote(2, WORN), Retire(1, WORN), Spawn("to replace the worn engine")]
+
+
+def test_a_worn_engine_is_renewed_through_the_standby_at_a_moment_without_work() -> None:
+    machine = pair()
+    machine.wear(1, WORN)
+    machine.wear(99, WORN)
+    machine.busy(1, MS)
+    assert machine.tick(2 * MS) == []
+    machine.busy(1, 0)
+    assert machine.tick(3 * MS) == RENEWED
+    assert (machine.active, machine.failovers, machine.losses, machine.renewals) == (2, 0, {}, 1)
+    assert not machine.failed and machine._deaths_within_window(3 * MS) == 0
+    assert machine.tick(4 * MS) == [] and machine.golden(1, False, "late", 4 * MS) == []
+
+
+def test_a_worn_standby_is_renewed_without_a_promotion() -> None:
+    machine = pair()
+    machine.wear(2, WORN)
+    assert machine.tick(MS) == [Retire(2, WORN), Spawn("to replace the worn engine")]
+    assert machine.active == 1
+
+
+def test_a_worn_engine_serves_on_where_none_could_take_over_or_the_budget_is_spent() -> None:
+    alone = pair()
+    alone.lost(2, Fault.DIED, "gone", 0)
+    spent = pair(replace(RULES, restart_budget=1))
+    spent.lost(2, Fault.DIED, "gone", 0)
+    unproven = pair()
+    for machine in (alone, spent, unproven):
+        machine.wear(1, WORN)
+    assert alone.tick(MS) == []
+    spent.spawned(3, MS)
+    spent.ready(3, MS)
+    assert spent.tick(2 * MS) == []
+    late = RULES.golden_interval_ns + MS
+    hear(unproven, late)
+    assert unproven.tick(late) == [Check(2)], "the standby's answer is too old"
+    unproven.golden(2, True, "", late)
+    assert unproven.tick(late)[0] == Promote(2, WORN)
+
+
+def test_one_renewal_in_a_window_and_none_at_the_end() -> None:
+    machine = pair()
+    machine.wear(1, WORN)
+    assert machine.tick(MS) == RENEWED
+    machine.spawned(3, MS)
+    machine.ready(3, 2 * MS)
+    machine.wear(2, WORN)
+    for now_ns in (3 * MS, RULES.restart_window_ns):
+        hear(machine, now_ns)
+        machine.golden(3, True, "", now_ns)
+        machine.golden(2, True, "", now_ns)
+        assert machine.tick(now_ns) == []
+    hear(machine, RULES.restart_window_ns + MS)
+    machine.end()
+    assert machine.tick(RULES.restart_window_ns + MS) == []
+    machine._ended = False
+    assert machine.tick(RULES.restart_window_ns + MS)[:2] == [Promote(3, WORN), Retire(2, WORN)]
 
 
 def hear(machine: Failover, now_ns: int) -> None:

@@ -32,6 +32,7 @@ def test_every_trigger_has_one_outcome_whatever_happens_to_the_engines(
         met.update(order.fault.value for _, order in world.fences)
         met.update(outcome for outcome, _ in world.answers.values())
         met["failed"] += bool(world.generation.machine.failed)
+        met["renewals"] += world.renewals
         met["reloads"] += world.generation.number - 1
     print(f"{SCHEDULES} schedules: {dict(met)}")
-    assert {fault.value for fault in Fault} | {"ok", "error", "expired", "failed", "reloads"} <= set(met)
+    assert {fault.value for fault in Fault} | {"ok", "error", "expired", "failed", "reloads", "renewals"} <= set(met)

@@ -13,13 +13,14 @@ from stand_ins import MS, EngineStandIn, Processes, S, config, turn
 
 from orind.daemon.batcher import Adaptive, Rule
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher
-from orind.daemon.failover import RESPAWN_AFTER_NS, Standing
+from orind.daemon.failover import RESPAWN_AFTER_NS
 from orind.daemon.faults import Fault
 from orind.daemon.generation import Generation, batch_rule, rules_of
 from orind.daemon.orders import Fence
 from orind.daemon.placement import to_text
 from orind.daemon.plans import ServedPlan
 from orind.daemon.poller import Poller
+from orind.daemon.standing import Standing
 from orind.daemon.trigger import Trigger
 from orind.ipc import engine_messages as messages
 from orind.ipc.clock import StampPolicy
