@@ -25,6 +25,7 @@ COMMANDS = {
     "listen": ("orind.ipc.listen", "print results as they come"),
     "status": ("orind.daemon.status_command", "ask the running daemon how it is"),
     "reload": ("orind.daemon.reload_command", "have the daemon load its configuration anew"),
+    "rollback": ("orind.daemon.rollback_command", "have the daemon go back to what served before its last reload"),
     "drain": ("orind.daemon.drain_command", "have the daemon finish what it has and stop"),
     "power": ("orind.daemon.power_command", "restore the board's clocks"),
     "doctor": ("orind.daemon.doctor", "check the machine before the daemon starts"),

@@ -51,6 +51,10 @@ class Config(Section):
     stop: Stop = Stop()
     realtime: Realtime = Realtime()
 
+    @property
+    def power_root(self) -> str:
+        return self.power.root if self.power is not None else "/"
+
     def running_on(self, start: Config) -> Config:
         """This configuration as a daemon that was started with `start` can serve it."""
         return self.model_copy(update={name: getattr(start, name) for name in RESTART_ONLY})

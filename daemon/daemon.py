@@ -22,6 +22,7 @@ from ..ipc.slots import SlotRing
 from ..ipc.source import Source
 from ..ipc.stats_page import StatsWriter
 from . import realtime, status
+from .candidate import Candidate, PowerTables
 from .config import Config
 from .control_desk import ControlDesk, Reply
 from .decode_pool import DecodePool
@@ -36,7 +37,6 @@ from .notify import ServiceManager
 from .nursery_client import NurseryClient
 from .orders import Fence
 from .pipeline import Pipeline
-from .plans import ServedPlan
 from .poller import Poller
 from .power_link import PowerLink
 from .reloading import Reloading
@@ -44,7 +44,6 @@ from .retired import Retired
 from .signals import SignalInbox
 
 log = logging.getLogger("orind")
-PowerTables = dict[str, Any] | None  # board, mode and policy as the checker read them
 TURN_MAX_NS = 20_000_000
 TICK_NS = 5_000_000  # judging and reporting need not keep up with frames
 
@@ -55,9 +54,7 @@ class Daemon:
     def __init__(
         self,
         path: str,
-        config: Config,
-        plans: list[ServedPlan],
-        power: PowerTables,
+        candidate: Candidate,
         signals: SignalInbox,
         nursery: NurseryClient,
         poller: Poller,
@@ -71,18 +68,18 @@ class Daemon:
         self._next_tick_ns = self._drain_deadline_ns = 0
         self._page, self._collector = status.Page(), realtime.IdleCollector()
         self._retired = Retired()
-        self._started_with = config
+        self._started_with = candidate.config
         self._signals = signals
         self._nursery = nursery
         self._poller = poller
         self._manager = manager
         with ExitStack() as opened:  # also after a failure: a ZeroMQ context that is merely forgotten can hang the exit
-            self._open(path, config, plans, power, opened)
+            self._open(path, candidate, opened)
             self._opened = opened.pop_all()
 
-    def _open(self, path: str, config: Config, plans: list[ServedPlan], power: PowerTables, stack: ExitStack) -> None:
+    def _open(self, path: str, candidate: Candidate, stack: ExitStack) -> None:
         """The start list; what each step opens is closed in reverse."""
-        nursery, poller, opened = self._nursery, self._poller, stack.callback
+        nursery, poller, opened, config = self._nursery, self._poller, stack.callback, candidate.config
         run_dir = Path(config.run_dir)
         self.ring = SlotRing(config.slots.count, config.slots.bytes, sealed=not config.decode.workers)
         opened(self.ring.close)
@@ -100,7 +97,7 @@ class Daemon:
         self.http = HttpLink(config.http, nursery, poller, self.stats)
         opened(self.http.close)
         self._launcher = Launcher(nursery, self.ring)
-        self.generation = self.new_generation(config, plans)
+        self.generation = self.new_generation(candidate)
         opened(lambda: self.generation.close())  # whichever it is by then
         opened(self._retired.close)
         self.decoders = DecodePool(nursery, poller, self.ring, config.decode)
@@ -110,8 +107,9 @@ class Daemon:
         opened(self.decoders.close)
         self.power = PowerLink(nursery, poller, self.stats, run_dir)
         opened(self.power.close)
-        self.power.configure(power, config.power.root if config.power is not None else "/")
-        self.reloading = Reloading(self, nursery, poller, path)
+        self.power.configure(candidate.power, config.power_root)
+        self.reloading = Reloading(self, nursery, poller, path, candidate.power)
+        opened(self.reloading.close)
         poller.watch(self._signals.fd, self._on_signal)
         poller.watch(nursery.channel.fileno(), lambda _: nursery.on_readable())
         self.generation.start(time.monotonic_ns())
@@ -168,25 +166,19 @@ class Daemon:
             if number in (signal.SIGTERM, signal.SIGINT):
                 self.drain(f"signal {number.name}", now_ns)
             elif number is signal.SIGUSR2:
-                self._reload(None, now_ns)
+                self.reloading.request("reload", None)
 
     def _on_request(self, request: Request, reply: Reply, now_ns: int) -> None:
         if request.op == "status":
             reply(status.with_latency(status.build(self, now_ns)))
-        elif request.op == "reload" and request.wait:
-            self._reload(reply, now_ns)
-        elif request.op == "reload":
-            self._reload(None, now_ns)
-            reply({"ok": True, "result": "reload requested", "problems": [], "notes": []})
+        elif request.op in ("reload", "rollback"):
+            refusal = self.reloading.request(request.op, reply if request.wait else None)
+            if not request.wait:
+                told = {"result": refusal or f"{request.op} requested", "problems": [], "notes": []}
+                reply({"ok": not refusal, **told})
         else:
             self.drain("asked for on the control socket", now_ns)
             reply({"ok": True, "result": "draining"})
-
-    def _reload(self, reply: Reply | None, now_ns: int) -> None:
-        if not self.draining:
-            self.reloading.request(reply, now_ns)
-        elif reply is not None:
-            reply({"ok": False, "result": "refused: the daemon is draining", "problems": [], "notes": []})
 
     # -- what generations report: a lost engine's frames go back before anybody gets new ones --------------------
 
@@ -216,14 +208,17 @@ class Daemon:
 
     # -- what a reload asks --------------------------------------------------------------------------------------
 
-    def new_generation(self, config: Config, plans: list[ServedPlan]) -> Generation:
-        self._numbers += 1
-        config = config.running_on(self._started_with)
-        return Generation(self._numbers, config, plans, self._launcher, self._poller, self, self.stamps)
+    def afford(self, candidate: Candidate) -> None:
+        """Raises OSError where descriptors are too few for a second generation."""
+        self.descriptors.check(candidate.config)
 
-    def prepare(self, config: Config) -> list[str]:
-        """Open what is new. Returns what the new configuration changes but only a restart can apply."""
-        self.descriptors.adopt(config)
+    def new_generation(self, candidate: Candidate) -> Generation:
+        self._numbers += 1
+        config = candidate.config.running_on(self._started_with)
+        return Generation(self._numbers, config, candidate.plans, self._launcher, self._poller, self, self.stamps)
+
+    def open(self, config: Config) -> list[str]:
+        """Open the endpoints that are new. Returns what the configuration changes but only a restart can apply."""
         return self.endpoints.open(config) + config.restart_notes(self._started_with)
 
     def switch(self, generation: Generation, power: PowerTables, now_ns: int) -> None:
@@ -232,8 +227,8 @@ class Daemon:
         self._retired.add(old)
         self.pipeline.active = generation.active
         self.pipeline.change_generation(generation.serving(), now_ns)
-        config = generation.config
-        self.power.configure(power, config.power.root if config.power is not None else "/")
+        self.descriptors.adopt(generation.config)
+        self.power.configure(power, generation.config.power_root)
         if self._ready:
             self.endpoints.watch(self._poller, self._on_frames)
         else:

@@ -21,6 +21,7 @@ OPEN = Path("/proc/self/fd")
 log = logging.getLogger("orind")
 OWN = 64 + CLIENTS_MAX  # the interpreter's, slots, stats, signals, nursery, ZeroMQ's threads; a margin
 GENERATION = 24  # engines of one configuration with their channels and result memory, one of them being replaced
+PLANS = 4  # of two generations, of the one kept for a rollback and of the one that will be
 CONNECTIONS_LEAST = 16
 SHORTEST_NS, LONGEST_NS = 5_000_000, 1_000_000_000
 CONNECT_NS = 20_000  # no faster does a storm of connections come in; measured: about 40,000 ns each
@@ -52,7 +53,8 @@ def reserve(config: Config, limit: int) -> int:
 
 def needed(config: Config) -> int:
     """The least limit with which a configuration can be served: itself, a reload beside it, a few cameras."""
-    own = OWN + 4 * (len(config.sources) + 1) + config.decode.workers + 2 * (GENERATION + len(config.models))
+    own = OWN + 4 * (len(config.sources) + 1) + config.decode.workers + 2 * GENERATION
+    own += PLANS * len(config.models)
     return (own + BACKLOG * listeners(config) + 64 + CONNECTIONS_LEAST) * 8 // 7 + 1
 
 
@@ -70,10 +72,11 @@ class Descriptors:
         self._limit = limit
         self._next_ns = 0
         self.problem = ""
+        self.check(config)
         self.adopt(config)
 
-    def adopt(self, config: Config) -> None:
-        """Keep what this configuration needs. Raises OSError (EMFILE) where the limit is below it."""
+    def check(self, config: Config) -> None:
+        """Raises OSError (EMFILE) where the limit is below what this configuration needs."""
         least = needed(config)
         if self._limit < least:
             raise OSError(
@@ -81,6 +84,9 @@ class Descriptors:
                 f"the limit of open files is {self._limit}, this configuration needs at least {least}: "
                 "raise LimitNOFILE= in the unit, or `ulimit -Hn`",
             )
+
+    def adopt(self, config: Config) -> None:
+        """From now on keep what this configuration needs."""
         self._most = self._limit - reserve(config, self._limit)
 
     def tick(self, now_ns: int) -> None:

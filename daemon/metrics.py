@@ -60,6 +60,7 @@ class StatusCollector(Collector):
             losses.add_metric([fault.value], status["losses"].get(fault.value, 0))
         yield losses
         yield CounterMetricFamily("orind_reloads", "Reloads asked for", value=status["reload"]["requested"])
+        yield CounterMetricFamily("orind_rollbacks", "Rollbacks done", value=status["reload"]["rollbacks"])
         yield from self._latency()
         for key, name, text in POWER_GAUGES:
             value = status["power"].get(key)

@@ -1,4 +1,4 @@
-"""`orind reload [--wait]`: load the configuration anew."""
+"""`orind reload [--wait]`: load the configuration anew. `orind rollback` asks and is answered in the same way."""
 
 from __future__ import annotations
 
@@ -15,13 +15,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "example: orind reload --wait   (as in ExecReload=, so that `systemctl reload` returns when it is done)"
     )
+    add_waiting(parser, "return when the new configuration serves or was refused")
+
+
+def add_waiting(parser: argparse.ArgumentParser, text: str) -> None:
     add_run_dir(parser)
-    parser.add_argument("--wait", action="store_true", help="return when the new configuration serves or was refused")
+    parser.add_argument("--wait", action="store_true", help=text)
     parser.add_argument("--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="S", help="seconds to wait at most")
 
 
 def run(options: argparse.Namespace) -> int:
-    answer = ask(options, {"op": "reload", "wait": options.wait}, options.timeout)
+    return request(options, "reload")
+
+
+def request(options: argparse.Namespace, op: str) -> int:
+    """Ask for it and say what came of it."""
+    answer = ask(options, {"op": op, "wait": options.wait}, options.timeout)
     if isinstance(answer, Exit):
         return answer
     for problem in answer.get("problems", []):

@@ -14,13 +14,12 @@ from ..ipc.bounded_text import bound_text, bound_texts
 from ..ipc.errors import EndpointError, IpcError
 from ..ipc.exit_codes import Exit
 from . import named_inputs
-from .config import Config
+from .config_check import ConfigCheck
 from .daemon import Daemon
 from .notify import NotifyError, ServiceManager, connect
 from .nursery_client import NurseryClient, NurseryDied
 from .poller import Poller
 from .realtime import RealtimeError
-from .reloading import ConfigCheck, take_plans
 from .run_directory import RunDirectory
 from .signals import SignalInbox
 
@@ -64,11 +63,11 @@ def run(options: argparse.Namespace) -> int:
         if answer["problems"]:
             print("\n".join(bound_texts(answer["problems"])), file=sys.stderr)
             return Exit.CONFIGURATION
-        config = Config.model_validate(answer["config"])
+        candidate = check.take()
+        config = candidate.config
         log.info("the configuration is good: run_dir %s; engines on %s start", config.run_dir, config.engine.device)
         with RunDirectory(Path(config.run_dir)) as run_dir:
-            path = str(options.config.resolve())
-            daemon = Daemon(path, config, take_plans(check), answer["power"], signals, nursery, poller, manager)
+            daemon = Daemon(str(options.config.resolve()), candidate, signals, nursery, poller, manager)
             run_dir.keep()
             try:
                 return daemon.run()

@@ -105,7 +105,14 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
         "failovers": daemon.failovers,
         "failover": daemon.last_failover,
         "losses": {fault.value: count for fault, count in daemon.losses.items()},
-        "reload": {"requested": reloading.requested, "done": reloading.done, "result": reloading.result},
+        "reload": {
+            "requested": reloading.requested,
+            "done": reloading.done,
+            "rollbacks": reloading.rollbacks,
+            "result": reloading.result,
+            "can_roll_back": reloading.can_roll_back,
+            "differs": bound_text(reloading.differs),
+        },
         "power": daemon.power.report,
         "http": daemon.http.address,
         "memory_max_percent": generation.config.health.memory_max_percent,
@@ -136,6 +143,8 @@ def health(daemon: Reported, queued: int, now_ns: int) -> tuple[bool, list[str]]
         poor.append(f"no standby any more: {machine.failed}")
     elif not machine.standby_ready(now_ns):
         poor.append("no ready standby")
+    if daemon.reloading.differs:
+        poor.append(daemon.reloading.differs)
     if daemon.power.problem:
         poor.append(f"the power governor does not run, the lowest pacing holds: {daemon.power.problem}")
     if daemon.http.problem:

@@ -1,4 +1,4 @@
-"""The control socket: `orind status`, `reload`, `drain` talk to main here, one JSON object each way.
+"""The control socket: `orind status`, `reload`, `rollback`, `drain` talk to main here, one JSON object each way.
 
 A SEQPACKET socket file, mode 0660, served inside main's poller. Invariant: no client, however slow, silent or hostile,
 makes main wait: every descriptor is non-blocking, clients and lengths are bounded, and what cannot be sent is dropped
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from .endpoint import IPC_PATH_BYTES_MAX, IPC_UMASK
 from .errors import ControlError
 
-OPS = ("status", "reload", "drain")
+OPS = ("status", "reload", "rollback", "drain")
 REQUEST_BYTES_MAX = 4096
 REPLY_BYTES_MAX = 131_072  # below the kernel's default limit of a datagram (wmem_max 212,992)
 CLIENTS_MAX = 16

@@ -79,7 +79,7 @@ def with_daemon(folder: Path, answer: dict[str, Any], *arguments: str) -> tuple[
 # -- talking to a daemon -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["status", "reload", "drain"])
+@pytest.mark.parametrize("command", ["status", "reload", "rollback", "drain"])
 def test_without_a_daemon_it_is_69_with_a_hint(tmp_path: Path, capsys: Captured, command: str) -> None:
     assert cli.main([command, "--run-dir", str(tmp_path)]) == 69
     said = capsys.readouterr()
@@ -88,7 +88,7 @@ def test_without_a_daemon_it_is_69_with_a_hint(tmp_path: Path, capsys: Captured,
     assert said.err.endswith("; --run-dir names the run_dir of another daemon\n")
 
 
-@pytest.mark.parametrize("command", ["status", "reload", "drain"])
+@pytest.mark.parametrize("command", ["status", "reload", "rollback", "drain"])
 def test_a_daemon_that_is_busy_is_75_with_its_words(tmp_path: Path, capsys: Captured, command: str) -> None:
     code, _ = with_daemon(tmp_path, {"ok": False, "error": "busy: 16 clients are connected, try again"}, command)
     said = capsys.readouterr()
@@ -142,9 +142,10 @@ def test_status_as_json_and_unfit_to_serve(tmp_path: Path, capsys: Captured) -> 
 def test_reload(
     tmp_path: Path, capsys: Captured, answer: dict[str, Any], wait: bool, code: int, out: str, err: str
 ) -> None:
-    got, request = with_daemon(tmp_path, answer, "reload", *(["--wait"] if wait else []))
-    assert (got, request.op, request.wait) == (code, "reload", wait)
-    assert tuple(capsys.readouterr()) == (out, err)
+    for op in ("reload", "rollback"):
+        got, request = with_daemon(tmp_path, answer, op, *(["--wait"] if wait else []))
+        assert (got, request.op, request.wait) == (code, op, wait)
+        assert tuple(capsys.readouterr()) == (out, err)
 
 
 def test_drain(tmp_path: Path, capsys: Captured) -> None:

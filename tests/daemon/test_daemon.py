@@ -15,6 +15,7 @@ import pytest
 import zmq
 from stand_ins import EngineStandIn, Processes, config
 
+from orind.daemon.candidate import Candidate
 from orind.daemon.config import Config
 from orind.daemon.daemon import Daemon
 from orind.daemon.notify import ServiceManager
@@ -56,8 +57,9 @@ class House:
         self.manager = ServiceManager(self.told.append)
         self.config = made_config(folder, **changes)
         self.daemon = Daemon(
-            "/etc/orind.yaml", self.config, [plan()], None, self.signals, self.processes, self.poller, self.manager
-        )
+            "/etc/orind.yaml", Candidate(self.config, [plan()], None), self.signals, self.processes, self.poller,
+            self.manager,
+        )  # fmt: skip
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.camera = self.context.socket(zmq.DEALER)
         self.camera.connect(f"ipc://{folder}/in")
@@ -177,7 +179,9 @@ def test_status_has_all_that_others_script_against(house: House) -> None:
     }  # fmt: skip
     assert set(status["latency_ms"]) >= {"queue", "engine", "total"}
     assert set(status["latency_ms"]["total"]) == {"p50", "p95", "p99"}
-    assert status["reload"] == {"requested": 0, "done": 0, "result": ""}
+    assert status["reload"] == {
+        "requested": 0, "done": 0, "rollbacks": 0, "result": "", "can_roll_back": False, "differs": "",
+    }  # fmt: skip
     assert set(status["power"]) >= {"board_w", "budget_w", "tj_c", "gpu_hz", "gpu_cap_hz"}
     assert status["models"]["m"]["plan"] == "m.plan" and status["pid"] == os.getpid()
 
@@ -198,8 +202,10 @@ def test_a_reload_switches_generations_and_the_old_one_answers_what_it_has(house
     house.serve()
     house.send(1)
     (old,) = house.until(house.engines[0].hear)
-    generation = house.daemon.new_generation(made_config(house.folder, health={"queue_max": 5}), [plan()])
-    assert house.daemon.prepare(generation.config) == []
+    candidate = Candidate(made_config(house.folder, health={"queue_max": 5}), [plan()], None)
+    house.daemon.afford(candidate)
+    generation = house.daemon.new_generation(candidate)
+    assert house.daemon.open(generation.config) == []
     generation.start(time.monotonic_ns())
     fresh = house.meet()
     house.daemon.reload_began()
@@ -220,7 +226,7 @@ def test_a_reload_switches_generations_and_the_old_one_answers_what_it_has(house
 
 def test_what_only_a_restart_can_change_is_said(house: House) -> None:
     changed = made_config(house.folder, slots={"count": 9, "bytes": 8192}, http={"port": 0})
-    assert house.daemon.prepare(changed) == [
+    assert house.daemon.open(changed) == [
         "slots has changed, which takes effect at the next restart",
         "http has changed, which takes effect at the next restart",
     ]
@@ -229,6 +235,7 @@ def test_what_only_a_restart_can_change_is_said(house: House) -> None:
 def test_requests_and_signals_lead_to_reloads(house: House) -> None:
     house.serve()
     assert house.ask({"op": "reload"})["result"] == "reload requested"
+    house.until(lambda: house.processes.of("checker"))
     assert house.processes.of("checker")[0].arguments == ["/etc/orind.yaml"]
     os.kill(os.getpid(), signal.SIGUSR2)
     house.until(lambda: house.daemon.reloading.requested == 2)
@@ -422,4 +429,4 @@ def test_health_says_which_helper_is_missing(house: House, monkeypatch: pytest.M
 def test_a_reload_that_needs_more_descriptors_than_there_are_is_refused(house: House) -> None:
     house.daemon.descriptors._limit = 100
     with pytest.raises(OSError, match="needs at least"):
-        house.daemon.prepare(made_config(house.folder))
+        house.daemon.afford(Candidate(made_config(house.folder), [], None))

@@ -63,7 +63,7 @@ def test_a_limit_below_what_is_needed_is_refused_with_the_number() -> None:
     assert refused.value.errno == errno.EMFILE
     sources = [{"name": f"s{n}", "endpoint": f"ipc:///x/{n}"} for n in range(20)]
     with pytest.raises(OSError, match="needs at least"):
-        Descriptors(made, Doors(), LIMIT).adopt(config(sources=sources))
+        Descriptors(made, Doors(), LIMIT).check(config(sources=sources))
 
 
 def test_the_least_limit_leaves_room_for_cameras() -> None:

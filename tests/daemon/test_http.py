@@ -52,7 +52,10 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
             "n": {"placement": None},
         },
         "histograms": {"total": ledger.stages["total"].to_json()},
-        "reload": {"requested": 5, "done": 4, "result": "generation 3 serves"},
+        "reload": {
+            "requested": 5, "done": 4, "rollbacks": 1, "result": "generation 3 serves", "can_roll_back": False,
+            "differs": "",
+        },
         "http": "http://127.0.0.1:8787", "memory_max_percent": 100.0,
         "power": {"board_w": 21.5, "budget_w": 30.0, "tj_c": None, "gpu_hz": 600_000_000, "gpu_cap_hz": 612_000_000,
                   "level": "free", "reason": "under <budget>", "board": "Orin <x>"},
@@ -160,6 +163,7 @@ def test_metrics_are_what_prometheus_reads(site: Site) -> None:
     assert value[("orind_frames_refused_total", "parts")] == 1
     assert value[("orind_board_watts",)] == 21.5 and ("orind_junction_celsius",) not in value
     assert value[("orind_failovers_total",)] == 2 and value[("orind_reloads_total",)] == 5
+    assert value[("orind_rollbacks_total",)] == 1
     assert value[("orind_engines_lost_total", "died")] == 3 and value[("orind_engines_lost_total", "slow")] == 0
     assert families["orind_stage_seconds"].type == "histogram"
     buckets = [(float(s.labels["le"]), s.value) for s in families["orind_stage_seconds"].samples if "le" in s.labels]

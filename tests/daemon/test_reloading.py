@@ -3,123 +3,22 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import zmq
-from stand_ins import EngineStandIn, Processes, S, config, turn
+from reload_host import BAD, GOOD, MISTAKES, Main
+from stand_ins import Processes, S
 
-from orind.daemon.config import Config
-from orind.daemon.engine_handle import Batch, EngineHandle, Launcher
+from orind.daemon.config_check import CHECK_TIMEOUT_NS
 from orind.daemon.generation import Generation
-from orind.daemon.orders import Fence
-from orind.daemon.plans import ServedPlan
-from orind.daemon.poller import Poller
-from orind.daemon.reloading import CHECK_TIMEOUT_NS, WAITING_MAX, Reloading
-from orind.ipc.clock import StampPolicy
-from orind.ipc.engine_messages import Answer
-from orind.ipc.errors import ChannelError, EndpointError
+from orind.daemon.reloading import WAITING_MAX
+from orind.ipc.engine_messages import pack_fault
+from orind.ipc.errors import ChannelError
 from orind.ipc.fd_passing import send_with_fds
-from orind.ipc.slots import SlotRing
-from orind.kernels.spec import ModelSpec
-
-GOOD: dict[str, Any] = {
-    "problems": [],
-    "config": config().model_dump(),
-    "power": None,
-    "plans": [{
-        "name": "m", "path": "m.plan", "sha256": "ab", "bytes": 9, "spec": ModelSpec.for_tensor("m").to_json(),
-        "interface": {"input_dtype": "uint8", "input_shape": [4], "rows_max": 4, "row_width": 1, "tensor_shape": [4]},
-    }],
-}  # fmt: skip
-MISTAKES = ["a.yaml:3: x: unknown key", "a.yaml:9: y"]
-BAD: dict[str, Any] = {"problems": MISTAKES, "config": None, "power": None, "plans": []}
-
-
-class Main:
-    """The host of reloads: notes what is asked of it."""
-
-    def __init__(self) -> None:
-        self.now = 10 * S
-        self.poller, self.processes = Poller(), Processes()
-        self.ring = SlotRing(4, 4096)
-        self.reloading = Reloading(self, self.processes, self.poller, "/etc/orind.yaml")
-        self.notes: list[str] = []
-        self.in_use = ""
-        self.number = 1
-        self.switched: list[Generation] = []
-        self.began = 0
-        self.ended: list[str] = []
-        self.replies: list[dict[str, Any]] = []
-        self.engines: list[EngineStandIn] = []
-
-    def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None:
-        raise AssertionError("nothing was sent")
-
-    def fenced(self, generation: Generation, batches: list[Batch], order: Fence, now_ns: int) -> None:
-        assert not batches
-
-    def promoted(self, generation: Generation, now_ns: int) -> None:
-        """`switch` asks who is active."""
-
-    def new_generation(self, made: Config, plans: list[ServedPlan]) -> Generation:
-        self.number += 1
-        launcher = Launcher(self.processes, self.ring)
-        return Generation(self.number, made, plans, launcher, self.poller, self, StampPolicy())
-
-    def prepare(self, made: Config) -> list[str]:
-        if self.in_use:
-            raise EndpointError(self.in_use)
-        return self.notes
-
-    def switch(self, generation: Generation, power: dict[str, Any] | None, now_ns: int) -> None:
-        self.switched.append(generation)
-
-    def reload_began(self) -> None:
-        self.began += 1
-
-    def reload_ended(self, result: str) -> None:
-        self.ended.append(result)
-
-    def reply(self, fields: Mapping[str, Any]) -> None:
-        self.replies.append(dict(fields))
-
-    def ask(self, wait: bool = True) -> None:
-        self.reloading.request(self.reply if wait else None, self.now)
-
-    def check_answers(self, answer: dict[str, Any]) -> None:
-        """Play the checker that was started last."""
-        started = self.processes.of("checker")[-1]
-        assert started.arguments == ["/etc/orind.yaml"]
-        blob = os.memfd_create("answer")
-        os.write(blob, json.dumps(answer).encode())
-        fds = [blob, *(os.memfd_create("plan") for _ in answer["plans"])]
-        with socket.socket(fileno=os.dup(started.fds[0])) as channel:
-            send_with_fds(channel, {"op": "checked"}, fds)
-        for fd in fds:
-            os.close(fd)
-        started.close()
-        self.turn()
-
-    def turn(self, passed_ns: int = 0) -> None:
-        self.now += passed_ns
-        turn(self.poller, self.now)
-        self.reloading.tick(self.now)
-        for started in self.processes.of("engine"):
-            if started.fds:
-                self.engines.append(EngineStandIn(started))
-
-    def close(self) -> None:
-        for generation in self.switched:
-            generation.close()
-        for engine in self.engines:
-            engine.die()
-        self.processes.close()
-        self.ring.close()
 
 
 @pytest.fixture
@@ -133,7 +32,6 @@ def test_a_good_configuration_is_switched_to_when_both_engines_are_ready(main: M
     main.notes = ["slots has changed, which takes effect at the next restart"]
     main.ask()
     assert main.reloading.running and main.began == 1
-    main.turn()
     main.check_answers(GOOD)
     assert len(main.engines) == 2 and not main.switched
     main.engines[0].ready()
@@ -158,13 +56,15 @@ def test_a_bad_configuration_changes_nothing_and_every_mistake_is_told(main: Mai
 
 
 def test_an_endpoint_in_use_refuses_the_reload_and_main_lives(main: Main) -> None:
+    """It is opened when everything else is there: nobody is left bound but unserved."""
     main.in_use = "endpoint tcp://*:5555 cannot be bound: it is in use by another process"
     main.ask()
-    main.check_answers(GOOD)
+    main.serve(GOOD)
     assert main.replies == [
         {"ok": False, "result": "refused, nothing has changed", "problems": [main.in_use], "notes": []}
     ]
-    assert not main.reloading.running and not main.engines
+    assert not main.reloading.running and not main.switched
+    assert all(started.killed for started in main.processes.of("engine"))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +75,7 @@ def test_an_endpoint_in_use_refuses_the_reload_and_main_lives(main: Main) -> Non
         ChannelError("message of 70000 bytes"),
     ],
 )
-@pytest.mark.parametrize("where", ["prepare", "start", "new_generation", "spawn"])
+@pytest.mark.parametrize("where", ["open", "afford", "start", "new_generation", "spawn"])
 def test_whatever_cannot_be_opened_refuses_the_reload_and_main_lives(
     main: Main, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
 ) -> None:
@@ -189,7 +89,9 @@ def test_whatever_cannot_be_opened_refuses_the_reload_and_main_lives(
         main.ask()
         if where != "spawn":
             short.setattr(owner, where, fail)
-            main.check_answers({**GOOD, "plans": []} if where == "new_generation" else GOOD)
+            main.check_answers(GOOD)
+        if where == "open":
+            main.be_ready()
     (reply,) = main.replies
     assert (reply["ok"], reply["result"]) == (False, "refused, nothing has changed")
     assert str(error.strerror if isinstance(error, OSError) else error) in reply["problems"][0]
@@ -230,6 +132,7 @@ def test_those_who_wait_for_the_next_reload_are_bounded(main: Main) -> None:
         main.ask()
     assert [r.get("error", "")[:5] for r in main.replies] == ["busy:"]
     main.check_answers(BAD)
+    main.turn()
     main.check_answers(BAD)
     assert len(main.replies) == 1 + 1 + WAITING_MAX
 
@@ -264,37 +167,174 @@ def test_engines_that_are_not_ready_in_time_refuse_the_reload(main: Main) -> Non
     main.turn(60 * S)
     assert main.replies == []
     main.turn(1)
-    assert main.replies[0]["result"] == "refused, nothing has changed: its engines were not ready in time"
+    assert main.ended == [
+        "refused, nothing has changed: a new engine was lost before it served: not ready within 60.0 s"
+    ]
     assert all(started.killed for started in main.processes.of("engine"))
 
 
-def test_engines_that_die_refuse_the_reload(main: Main) -> None:
+@pytest.mark.parametrize("ready", [False, True])
+def test_an_engine_that_dies_before_the_switch_refuses_the_reload(main: Main, ready: bool) -> None:
+    """At once and with what it said: the budget of restarts is for what serves."""
     main.ask()
     main.check_answers(GOOD)
-    while not main.replies:
-        for engine in main.engines:
-            engine.die()
-        main.turn(S // 10)
-    assert "engines lost within 60 s" in main.replies[0]["result"] and not main.switched
+    if ready:
+        main.engines[0].ready()
+        main.turn()
+    main.engines[0].say(pack_fault(0, "golden check failed: step 3"))
+    main.turn()
+    assert main.ended == [
+        "refused, nothing has changed: a new engine was lost before it served: it reports: golden check failed: step 3"
+    ]
+    assert not main.switched and all(started.killed for started in main.processes.of("engine"))
+    assert len(main.processes.of("engine")) == 2, "none is started again"
 
 
-def test_requests_during_a_reload_lead_to_exactly_one_more(main: Main) -> None:
+def test_a_spawn_that_fails_refuses_the_reload(main: Main) -> None:
+    main.ask()
+    main.check_answers(GOOD)
+    failed = main.processes.of("engine")[1].child.on_failed
+    assert failed is not None
+    failed("cannot start engine: no memory")
+    main.turn()
+    assert main.ended[0].endswith("lost before it served: cannot start engine: no memory")
+
+
+def test_requests_before_the_checker_starts_are_one_reload_and_during_it_exactly_one_more(main: Main) -> None:
+    for wait in (True, False, True):
+        main.reloading.request("reload", main.reply if wait else None)
+    main.turn()
+    assert main.began == 1
+    for wait in (True, False, False, True, True):
+        main.ask(wait)
+    main.check_answers(BAD)
+    assert len(main.replies) == 2 and not main.reloading.running
+    main.turn()
+    assert main.reloading.running and main.began == 2
+    for _ in range(3):
+        main.check_answers(BAD) if main.reloading.running else main.turn()
+    assert len(main.replies) == 5 and main.reloading.requested == 8 and main.began == 2
+    assert len(main.processes.of("checker")) == 2
+
+
+def test_requests_in_every_stage_lead_to_one_more(main: Main) -> None:
     main.ask()
     main.ask()
+    main.check_answers(GOOD)
+    main.ask()
+    main.be_ready()
+    assert main.generation.number == 2
     main.ask(wait=False)
-    main.ask()
-    main.check_answers(BAD)
-    assert len(main.replies) == 1 and main.reloading.running and main.began == 2
-    main.check_answers(BAD)
-    assert len(main.replies) == 3 and not main.reloading.running and main.reloading.requested == 4
+    main.serve(GOOD)
+    main.turn()
+    assert main.generation.number == 3 and not main.reloading.running
+    assert [r["result"] for r in main.replies] == ["generation 2 serves", *["generation 3 serves"] * 2]
 
 
-def test_a_drain_tells_everybody_who_waits(main: Main) -> None:
+@pytest.mark.parametrize("stage", ["asked", "checking", "engines"])
+def test_a_drain_in_any_stage_tells_everybody_who_waits_and_who_comes_later(main: Main, stage: str) -> None:
+    main.reloading.request("reload", main.reply)
+    if stage != "asked":
+        main.turn()
+        main.ask()
+    if stage == "engines":
+        main.check_answers(GOOD)
     main.reloading.abandon("refused: draining", main.now)
-    assert main.ended == []
     main.ask()
+    main.ask(op="rollback")
+    waited = 1 if stage == "asked" else 2
+    assert [r["result"] for r in main.replies] == ["refused: draining"] * (waited + 2)
+    assert not main.reloading.running and main.began == (stage != "asked")
+    assert all(started.killed for started in main.processes.of("engine"))
+
+
+# -- back to what served before ------------------------------------------------------------------------------------
+
+
+def made(name: str, power: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A good answer with a plan of this name."""
+    return {**GOOD, "power": power, "plans": [{**GOOD["plans"][0], "path": name}]}
+
+
+def test_a_rollback_serves_what_served_before_the_last_good_reload(main: Main) -> None:
     main.ask()
-    main.check_answers(GOOD)
-    main.reloading.abandon("refused: draining", main.now)
-    assert [r["result"] for r in main.replies] == ["refused: draining"] * 2
-    assert not main.reloading.running and main.began == 1
+    main.serve(made("first.plan", {"mode": "a"}))
+    main.ask()
+    second = main.serve(made("second.plan"))
+    main.ask()
+    main.check_answers(BAD)
+    assert main.reloading.can_roll_back and not main.reloading.differs
+    (held,) = [os.fstat(plan.fd).st_ino for plan in second.plans]
+    main.ask(op="rollback")
+    assert main.reloading.running and len(main.processes.of("checker")) == 3, "what was kept was checked before"
+    main.turn()
+    back = main.be_ready()
+    (plan,) = back.plans
+    assert (back.number, plan.path, main.powers[-1]) == (4, "first.plan", {"mode": "a"})
+    assert os.fstat(plan.fd).st_ino != held
+    assert main.replies[-1]["result"] == "generation 4 serves what generation 2 served"
+    assert (main.reloading.done, main.reloading.rollbacks) == (2, 1)
+    assert "/etc/orind.yaml still says otherwise" in main.reloading.differs
+    main.ask(op="rollback")
+    assert "nothing to go back to" in main.replies[-1]["result"]
+    main.ask()
+    main.check_answers(BAD)
+    assert main.reloading.differs, "a refused reload changes nothing"
+    main.ask()
+    main.serve(made("third.plan"))
+    assert not main.reloading.differs and main.reloading.can_roll_back
+    main.ask(op="rollback")
+    main.turn()
+    assert main.be_ready().plans[0].path == "first.plan"
+
+
+def test_a_rollback_is_refused_where_nothing_is_kept_or_a_reload_is_under_way(main: Main) -> None:
+    main.ask(op="rollback")
+    main.ask()
+    main.ask(op="rollback")
+    main.check_answers(BAD)
+    assert [r["result"].partition(": ")[2] for r in main.replies[:2]] == [
+        "there is nothing to go back to: no reload has taken effect since the start or the last rollback",
+        "a reload is under way, ask again when it is over",
+    ]
+    assert not main.engines
+
+
+def test_a_rollback_whose_engines_cannot_serve_changes_nothing_and_can_be_tried_again(main: Main) -> None:
+    main.ask()
+    main.serve(made("first.plan"))
+    main.ask()
+    second = main.serve(made("second.plan"))
+    main.ask(op="rollback")
+    main.turn()
+    main.engines[-1].die()
+    main.turn()
+    assert not main.replies[-1]["ok"] and main.generation is second
+    main.short = "the new engines need more memory than there is"
+    main.ask(op="rollback")
+    main.turn()
+    assert main.ended[-1] == f"refused, nothing has changed: {main.short}"
+    main.short = ""
+    main.ask(op="rollback")
+    main.ask()
+    main.turn()
+    assert main.be_ready().plans[0].path == "first.plan"
+    main.turn()
+    assert main.reloading.running, "the reload that was asked for meanwhile"
+
+
+def test_a_rollback_without_descriptors_changes_nothing(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
+    main.ask()
+    main.serve(made("first.plan"))
+
+    def none_left(fd: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    main.ask()
+    main.serve(made("second.plan"))
+    with monkeypatch.context() as short:
+        short.setattr(os, "dup", none_left)
+        main.ask(op="rollback")
+        main.turn()
+    assert main.replies[-1]["problems"] == ["Too many open files"]
+    assert main.reloading.can_roll_back

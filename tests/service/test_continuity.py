@@ -173,7 +173,8 @@ def test_reloads_under_load_alternate_two_plans(folder: Path, parts: Path, other
             load.next_sent()
             load.stop()
         assert_accounts(service, load)
-        assert service.status()["reload"] == {"requested": 4, "done": 4, "result": "generation 5 serves"}
+        said = service.status()["reload"]
+        assert (said["requested"], said["done"], said["result"]) == (4, 4, "generation 5 serves")
     generations = {a.result.generation for a in load.answers}
     assert generations == {1, 2, 3, 4, 5}
 

@@ -1,0 +1,279 @@
+"""Reloads of the real main with faults in every stage of them: each trigger has one outcome, the books agree.
+
+The engines, the checker and the nursery are played by the test. Stages: `checking`, `starting` (no new engine is
+ready), `half` (one is), `switched` (the old engine still has a frame).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reload_host import BAD, GOOD, play_checker
+from stand_ins import EngineStandIn
+from test_daemon import DETECT, ROW, House, made_config, signals_restored  # noqa: F401  a fixture among them
+
+from orind.daemon.daemon import Daemon
+from orind.daemon.nursery_client import GONE, NurseryDied
+
+INTERFACE = {"input_dtype": "int8", "input_shape": [8, 8, 3], "rows_max": 100, "row_width": 6, "tensor_shape": []}
+STAGES = ("checking", "starting", "half", "switched")
+
+
+class Reload:
+    """A reload of a House, led to a stage. `old`, `new`: engines of both generations. The old active has frame 1."""
+
+    def __init__(self, house: House, stage: str, **changes: Any) -> None:
+        self.house = house
+        self.replies: list[dict[str, Any]] = []
+        house.serve()
+        house.send(1)
+        (self.order,) = house.until(house.engines[0].hear)
+        self.old, self.new = house.engines[:2], list[EngineStandIn]()
+        self.ask()
+        self.checker = house.until(lambda: house.processes.of("checker"))[-1]
+        if stage != "checking":
+            self.start_engines(**changes)
+        if stage == "half":
+            self.new[0].ready()
+            house.until(lambda: self.engine_states() == ["active", "starting"])
+        if stage == "switched":
+            for engine in self.new:
+                engine.ready()
+            house.until(lambda: house.daemon.generation.number == 2)
+
+    def ask(self, op: str = "reload") -> None:
+        self.house.daemon.reloading.request(op, lambda fields: self.replies.append(dict(fields)))
+
+    def start_engines(self, **changes: Any) -> None:
+        made = made_config(self.house.folder, **changes).model_dump()
+        plan = {**GOOD["plans"][0], "spec": DETECT.to_json(), "interface": INTERFACE}
+        play_checker(self.checker, {**GOOD, "config": made, "plans": [plan]})
+        before = len(self.house.engines)
+        self.house.until(lambda: len(self.house.engines) == before + 2)
+        self.new = self.house.engines[before:]
+
+    def engine_states(self) -> list[str]:
+        under_way = self.house.daemon.reloading._next
+        assert under_way is not None
+        return [e.standing.value for e in under_way.machine.engines.values()]
+
+    def finish(self) -> None:
+        """From `starting` to the end."""
+        for engine in self.new:
+            engine.ready()
+        self.house.until(lambda: self.replies)
+        assert self.replies[0]["ok"], self.replies
+
+    def outcome(self, seq: int) -> str:
+        reply = self.house.reply()
+        assert reply["seq"] == seq
+        return str(reply["outcome"])
+
+
+def assert_books(daemon: Daemon, received: int, ok: int) -> None:
+    """Every trigger has its one outcome, and no slot is kept."""
+    frames = daemon.ledger.frames()
+    outcomes = sum(n for name, n in frames.items() if name not in ("received", "in_flight", "repeated"))
+    assert (frames["received"], frames["ok"], frames["in_flight"], outcomes) == (received, ok, 0, received)
+
+
+@pytest.fixture
+def house(
+    tmp_path: Path, signals_restored: None, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> Iterator[House]:
+    monkeypatch.setattr("orind.daemon.realtime.quiet_collector", lambda: None)
+    made = House(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stop_in_any_stage_answers_what_was_received_and_ends_with_0(house: House, stage: str) -> None:
+    reload = Reload(house, stage)
+    os.kill(os.getpid(), signal.SIGTERM)
+    house.until(lambda: house.daemon.draining)
+    assert [r["result"] for r in reload.replies] == [
+        "generation 2 serves" if stage == "switched" else "refused: the daemon is draining"
+    ]
+    assert all(e.started.killed for e in reload.new) == (stage != "switched")
+    reload.old[0].answer(reload.order, [ROW])
+    assert house.daemon.run() == 0
+    assert_books(house.daemon, received=1, ok=1)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_failover_in_any_stage_loses_no_frame(house: House, stage: str) -> None:
+    """Of the old active engine, with a frame in flight: the old standby has it, or after the switch the new engine."""
+    reload = Reload(house, stage)
+    reload.old[0].die()
+    house.answer_from(reload.new[0] if stage == "switched" else reload.old[1])
+    assert reload.outcome(1) == "ok"
+    if stage == "checking":
+        reload.start_engines()
+    if stage == "half":
+        reload.new[1].ready()
+    elif stage != "switched":
+        reload.finish()
+    house.until(lambda: house.daemon.generation.number == 2)
+    house.send(2)
+    house.answer_from(reload.new[0])
+    assert reload.outcome(2) == "ok"
+    house.until(lambda: not house.daemon._retired)
+    assert house.status()["failovers"] == 1
+    assert_books(house.daemon, received=2, ok=2)
+
+
+def test_a_reload_while_nobody_serves_gives_the_waiting_frames_to_the_new_engines(house: House) -> None:
+    """Both engines are lost in the midst of a failover; what they had waits for the new generation."""
+    reload = Reload(house, "starting")
+    for engine in reload.old:
+        engine.die()
+    house.until(lambda: house.daemon.generation.active is None)
+    house.send(2)
+    house.until(lambda: house.daemon.ledger.received == 2)
+    reload.finish()
+    house.answer_from(reload.new[0])
+    assert reload.outcome(1) == "ok"
+    house.answer_from(reload.new[0])
+    assert reload.outcome(2) == "ok"
+    assert_books(house.daemon, received=2, ok=2)
+
+
+@pytest.mark.parametrize("stage", ["starting", "half"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_the_death_of_a_new_engine_before_the_switch_changes_nothing(house: House, stage: str, which: int) -> None:
+    reload = Reload(house, stage)
+    reload.new[which].die()
+    house.until(lambda: reload.replies)
+    assert not reload.replies[0]["ok"] and "before it served" in reload.replies[0]["problems"][0]
+    reload.old[0].answer(reload.order, [ROW])
+    assert reload.outcome(1) == "ok" and house.status()["generation"] == 1
+    assert house.status()["losses"] == {} and len(house.processes.of("engine")) == 4
+    assert_books(house.daemon, received=1, ok=1)
+
+
+def test_the_death_of_a_new_engine_just_after_the_switch_is_a_failover(house: House) -> None:
+    reload = Reload(house, "switched")
+    house.send(2)
+    house.until(reload.new[0].hear)
+    reload.new[0].die()
+    house.answer_from(reload.new[1])
+    assert reload.outcome(2) == "ok"
+    reload.old[0].answer(reload.order, [ROW])
+    assert reload.outcome(1) == "ok"
+    assert house.status()["failovers"] == 1
+    assert_books(house.daemon, received=2, ok=2)
+
+
+def test_the_death_of_both_just_after_the_switch_waits_for_their_successors(house: House) -> None:
+    reload = Reload(house, "switched")
+    house.send(2)
+    house.until(reload.new[0].hear)
+    for engine in reload.new:
+        engine.die()
+    reload.old[0].answer(reload.order, [ROW])
+    assert reload.outcome(1) == "ok"
+    (fresh, *_) = house.until(lambda: house.engines[4:])
+    fresh.ready()
+    house.answer_from(fresh)
+    assert reload.outcome(2) == "ok"
+    assert_books(house.daemon, received=2, ok=2)
+
+
+def test_the_death_of_the_checker_changes_nothing(house: House) -> None:
+    reload = Reload(house, "checking")
+    reload.checker.close()
+    house.until(lambda: reload.replies)
+    assert "ended without an answer" in reload.replies[0]["problems"][0]
+    reload.old[0].answer(reload.order, [ROW])
+    assert reload.outcome(1) == "ok"
+    assert_books(house.daemon, received=1, ok=1)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_death_of_the_nursery_ends_main_and_everybody_is_told(
+    tmp_path: Path, signals_restored: None, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch, stage: str  # noqa: F811
+) -> None:
+    """No engine could be replaced any more: it ends by this fault, its frames are answered, a client that waits too."""
+    monkeypatch.setattr("orind.daemon.realtime.quiet_collector", lambda: None)
+    house = House(tmp_path)
+    reload = Reload(house, stage)
+
+    def died(now_ns: int) -> None:
+        raise NurseryDied(GONE)
+
+    monkeypatch.setattr(house.processes, "tick", died)
+    with pytest.raises(NurseryDied):
+        house.daemon.run()
+    ledger, books = house.daemon.ledger, house.daemon
+    house.close()
+    assert [r["ok"] for r in reload.replies] == [stage == "switched"]
+    assert ledger.frames()["dropped"] == 1
+    assert_books(books, received=1, ok=0)
+
+
+def test_a_source_that_is_new_is_bound_only_with_the_generation_that_serves_it(house: House) -> None:
+    """A reload whose engines fail leaves no socket behind that would swallow frames."""
+    new = {"name": "more", "endpoint": f"ipc://{house.folder}/more"}
+    sources = [{"name": "in", "endpoint": f"ipc://{house.folder}/in"}, new]
+    reload = Reload(house, "half", sources=sources)
+    reload.new[1].die()
+    house.until(lambda: reload.replies)
+    assert sorted(house.daemon.endpoints.sources) == ["in"] and not (house.folder / "more").exists()
+    reload.replies.clear()
+    reload.ask()
+    reload.checker = house.until(lambda: [s for s in house.processes.of("checker") if s.fds])[-1]
+    reload.start_engines(sources=sources)
+    reload.finish()
+    assert sorted(house.daemon.endpoints.sources) == ["in", "more"]
+    reload.old[0].answer(reload.order, [ROW])
+    assert reload.outcome(1) == "ok"
+
+
+def test_a_rollback_of_the_real_main_is_told_in_status_until_the_next_reload(house: House) -> None:
+    reload = Reload(house, "switched", health={"queue_max": 5})
+    reload.old[0].answer(reload.order, [ROW])
+    assert reload.outcome(1) == "ok" and house.status()["reload"]["can_roll_back"]
+    assert house.ask({"op": "rollback"})["ok"]
+    fresh = house.until(lambda: house.engines[4:])
+    house.send(2)
+    house.until(lambda: house.daemon.ledger.received == 2)
+    for engine in fresh:
+        engine.ready()
+    house.until(lambda: house.daemon.generation.number == 3)
+    assert house.daemon.generation.config.health.queue_max == house.config.health.queue_max
+    house.answer_from(reload.new[0])
+    assert reload.outcome(2) == "ok"
+    status = house.status()
+    assert "still says otherwise" in status["reload"]["differs"] and status["health"]["ok"]
+    assert status["health"]["reasons"] == [status["reload"]["differs"]]
+    assert house.ask({"op": "rollback", "wait": True})["ok"] is False
+    assert "nothing to go back to" in house.ask({"op": "rollback"})["result"]
+    assert_books(house.daemon, received=2, ok=2)
+
+
+def test_a_burst_of_signals_and_requests_is_one_reload_and_during_it_one_more(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reload = Reload(house, "checking")
+    checkers: Callable[[], list[Any]] = lambda: house.processes.of("checker")  # noqa: E731
+    for _ in range(5):
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert house.ask({"op": "reload"})["ok"]
+        house.step()
+    assert len(checkers()) == 1
+    play_checker(reload.checker, BAD)
+    house.until(lambda: len(checkers()) == 2)
+    play_checker(checkers()[1], BAD)
+    house.until(lambda: not house.daemon.reloading.running)
+    for _ in range(20):
+        house.step()
+    assert len(checkers()) == 2
+    assert house.daemon.reloading.requested == 11
+    reload.old[0].answer(reload.order, [ROW])
+    assert reload.outcome(1) == "ok"
