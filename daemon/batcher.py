@@ -65,6 +65,8 @@ class Wait(NamedTuple):
 
 
 BELIEVED_NS = 1_000_000_000
+BATCH_GAIN = 0.9
+"""Below this share of the smallest batch's time for a frame a larger batch counts as faster, not as noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,16 @@ class ServiceTimes:
         """As `predict`, but 0 where the measurement is too old to refuse a frame by it."""
         bound_ns, at_ns = self._nearest(model, size, clock_hz)
         return bound_ns if now_ns - at_ns <= BELIEVED_NS else 0
+
+    def per_frame_ns(self, model: str, sizes: tuple[int, ...], clock_hz: int) -> int:
+        """A frame's share of the batch that is measured to be the most efficient; 0 before anything was measured."""
+        measured = [known.mean / size for size in sizes if (known := self._known.get((model, size, clock_hz)))]
+        return int(min(measured)) if measured else self.predict(model, sizes[0], clock_hz) // sizes[0]
+
+    def batches_pay(self, model: str, sizes: tuple[int, ...], clock_hz: int) -> bool:
+        """Whether a frame is measured to take clearly less time in some larger batch than in the smallest."""
+        single = self._known.get((model, sizes[0], clock_hz))
+        return single is not None and self.per_frame_ns(model, sizes, clock_hz) < BATCH_GAIN * single.mean / sizes[0]
 
     def recent_ns(self, model: str) -> int:
         """How long the model's last batch took, of whatever size; 0 before there was one."""

@@ -14,6 +14,7 @@ from .sections import (
     Camera,
     CameraName,
     Decode,
+    Degradation,
     EngineSection,
     Health,
     Http,
@@ -44,6 +45,7 @@ class Config(Section):
     slots: Slots = Slots()
     engine: EngineSection = EngineSection()
     batching: Batching = Batching()
+    degradation: Degradation = Degradation()
     decode: Decode = Decode()
     http: Http | None = None
     power: Power | None = None
@@ -77,6 +79,8 @@ class Config(Section):
         for name, camera in self.cameras.items():
             if camera.model not in self.models:
                 found.append(f"cameras.{name}.model: no model '{camera.model}' (models: {', '.join(self.models)})")
+            if camera.optional and camera.priority == "critical":
+                found.append(f"cameras.{name}.optional: a camera whose priority is critical cannot be left out first")
             if len(name.encode()) > 64:
                 found.append(f"cameras.{name}: a camera's name has at most 64 bytes in UTF-8")
         names = [s.name for s in self.sources]
@@ -110,6 +114,13 @@ class Config(Section):
                 found.append(
                     f"batching.short_window_ms: {batching.short_window_ms:g} must not be above "
                     f"batching.window_ms = {batching.window_ms:g}"
+                )
+        for what in ("lost", "age"):
+            enter, leave = (getattr(self.degradation, f"{when}_{what}_percent") for when in ("enter", "leave"))
+            if leave >= enter:
+                found.append(
+                    f"degradation.leave_{what}_percent: {leave:g} must be below "
+                    f"degradation.enter_{what}_percent = {enter:g}"
                 )
         if self.stop.drain_timeout_s * 1000 <= engine.batch_watchdog_ms:
             found.append(

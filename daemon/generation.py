@@ -15,7 +15,6 @@ from ..ipc.engine_messages import Answer, Notice
 from ..ipc.errors import IpcError
 from ..ipc.message_text import Kind
 from .answers import Labels
-from .batcher import Adaptive, Rule
 from .config import Config
 from .engine_handle import Batch, EngineHandle, Launcher, PlanView, ResultLayout
 from .failover import Failover
@@ -26,6 +25,7 @@ from .pipeline import Serving
 from .placement import from_text, in_words
 from .plans import ServedPlan
 from .poller import Watcher
+from .serving_rules import batch_rule, relief_policy
 from .standing import Rules
 
 log = logging.getLogger("orind")
@@ -81,8 +81,9 @@ class Generation:
         }  # fmt: skip
         rule = batch_rule(self.config)
         return Serving(
-            self.number, Intake(self.config, tensors, self._stamps), rule, self.config.engine.queue_depth, views
-        )
+            self.number, Intake(self.config, tensors, self._stamps), rule, self.config.engine.queue_depth, views,
+            relief_policy(self.config),
+        )  # fmt: skip
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -240,16 +241,6 @@ class Generation:
 def _is_late(batch: Batch, answer: Answer) -> bool:
     """Whether the engine itself was too slow for a frame: one that it was given for the first time, so in good time."""
     return any(answer.t_end_ns > frame.deadline_ns for frame in batch.frames if not frame.replayed)
-
-
-def batch_rule(config: Config) -> Rule:
-    """How batches are put together, from the configuration."""
-    batching = config.batching
-    window_ns = None if batching.mode == "fixed" else int(batching.window_ms * 1e6)
-    if batching.mode != "adaptive":
-        return Rule(batching.max_size, window_ns)
-    adaptive = Adaptive(batching.min_size, batching.long_queue, int(batching.short_window_ms * 1e6))
-    return Rule(batching.max_size, window_ns, adaptive)
 
 
 def rules_of(config: Config) -> Rules:

@@ -42,6 +42,13 @@ class StatusCollector(Collector):
             "orind_generation", "Number of the configuration generation", value=status["generation"]
         )
         yield GaugeMetricFamily("orind_queue_length", "Frames waiting for an engine", value=status["queue"]["length"])
+        yield GaugeMetricFamily(
+            "orind_degradation_level", "0: nothing is left out", value=status["degradation"]["level"]
+        )
+        yield GaugeMetricFamily(
+            "orind_offered_load", "Time that the offered frames need over the time there is",
+            value=status["degradation"]["load"],
+        )  # fmt: skip
         yield GaugeMetricFamily("orind_frames_in_flight", "Triggers without an outcome yet", value=frames["in_flight"])
         yield GaugeMetricFamily("orind_slots_free", "Frame slots free", value=status["slots"]["free"])
         yield CounterMetricFamily("orind_frames_received", "Triggers received", value=frames["received"])

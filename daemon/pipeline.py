@@ -26,6 +26,7 @@ from .intake import Intake
 from .ledger import Ledger
 from .orders import Fence
 from .queues import Queues
+from .relief import Instead, Policy, Relief
 from .repeats import Repeats
 from .trigger import ReplySocket, Trigger
 
@@ -39,6 +40,7 @@ class Serving:
     rule: batcher.Rule
     depth: int
     plans: dict[str, PlanView]
+    relief: Policy
 
 
 class Pipeline:
@@ -56,6 +58,7 @@ class Pipeline:
         self.active: EngineHandle | None = None
         self.queues = Queues()
         self.times = batcher.ServiceTimes()
+        self.relief = Relief(serving.relief)
         self.batch_max = 64
         self.pace_ns = 0
         self.clock_hz = 0
@@ -85,11 +88,16 @@ class Pipeline:
         if not self.serving.intake.allowed(frame.camera, now_ns):
             self._finish(frame, "rejected", "rate_limit", "camera triggers above its rate_limit_hz", now_ns)
             return
+        if (instead := self.relief.instead(frame, now_ns)) is not None:
+            self._finish_instead(frame, instead, now_ns)
+            return
         # the last free slot is not for a JPEG: where all slots held JPEGs, none would be left to decode one into
         frame.slot = self._ring.take() if self._ring.free > (frame.encoding == "jpeg") else None
         if frame.slot is None:
-            self._finish(frame, "dropped", "no_slot", "every frame slot is in use: the engine cannot keep up", now_ns)
+            text = "every frame slot is in use: the engine cannot keep up"
+            self._give_up(frame, "dropped", "no_slot", text, now_ns)
             return
+        self.relief.admitted(frame)
         self._ring.view(frame.slot)[: frame.length] = raw.payload
         if frame.encoding == "jpeg":
             self._decoders.submit(frame, now_ns)
@@ -124,6 +132,7 @@ class Pipeline:
 
     def dispatch(self, now_ns: int) -> int:
         """Start every batch that should start now. Returns when to look again, in ns from now (0: no date)."""
+        self.relief.judge(self.queues, self.serving.plans, self.times, self.clock_hz, self.pace_ns, now_ns)
         if not len(self.queues):
             return 0
         wake_ns = 0
@@ -164,7 +173,7 @@ class Pipeline:
             recent_ns=self.times.recent_ns(model),
         )
         predicted = {size: self.times.predict(model, size, self.clock_hz) for size in sizes}
-        return batcher.decide(self.serving.rule, facts, predicted, now_ns)
+        return batcher.decide(self.relief.rule(self.serving.rule), facts, predicted, now_ns)
 
     def _send(self, engine: EngineHandle, frames: list[Trigger], size: int, now_ns: int) -> None:
         for frame in frames:
@@ -179,7 +188,7 @@ class Pipeline:
         plans, believed, late = self.serving.plans, self.times.believed, batcher.too_late
         least_ns = {name: believed(name, plan.sizes[0], self.clock_hz, now_ns) for name, plan in plans.items()}
         for frame, reason in self.queues.take_late(lambda f: late(f.deadline_ns, least_ns[f.model], now_ns)):
-            self._finish(frame, "expired", "too_late", reason, now_ns)
+            self._give_up(frame, "expired", "too_late", reason, now_ns)
 
     # -- answer -> sinks -----------------------------------------------------------------------------------------
 
@@ -209,6 +218,7 @@ class Pipeline:
             engine.distrust(f"its answer cannot be used: {error}")
             self._finish(frame, "error", "engine", f"the engine's answer cannot be used: {error}", now_ns)
         else:
+            self.relief.answered(frame, content)
             self._finish(frame, "ok", "", None, now_ns, content)
 
     def replay(self, batches: list[Batch], order: Fence, now_ns: int) -> None:
@@ -234,6 +244,7 @@ class Pipeline:
         for camera in self.serving.intake.cameras - serving.intake.cameras:
             self._repeats.forget(camera)
         self.serving = serving
+        self.relief.configure(serving.relief)
         for frame in filter(lambda f: self._readmitted(f, now_ns), self.queues.take_all()):
             if frame.replayed:
                 self.queues.retry.append(frame)
@@ -249,6 +260,14 @@ class Pipeline:
 
     # -- the single outcome --------------------------------------------------------------------------------------
 
+    def _give_up(self, frame: Trigger, outcome: str, code: str, text: str, now_ns: int) -> None:
+        """The engine cannot serve it in time: that is its outcome, unless a held result may stand in."""
+        instead = self.relief.given_up(frame, now_ns) or Instead(outcome, code, text, None)
+        self._finish_instead(frame, instead, now_ns)
+
+    def _finish_instead(self, frame: Trigger, instead: Instead, now_ns: int) -> None:
+        self._finish(frame, instead.outcome, instead.code, instead.text, now_ns, instead.content)
+
     def _finish(
         self,
         frame: Trigger,
@@ -260,6 +279,7 @@ class Pipeline:
     ) -> None:
         """The one place where a trigger ends: counted, its slot given back, its result published, replied and kept."""
         self._ledger.closed(frame, outcome, code)
+        self.relief.ended(frame, outcome, code, now_ns)
         if frame.slot is not None:
             self._ring.give(frame.slot)
             frame.slot = None

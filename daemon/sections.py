@@ -66,6 +66,17 @@ class Camera(Section):
     rate_burst: int = Field(
         default=10, ge=1, le=10_000, description="triggers that may come at once under rate_limit_hz"
     )
+    optional: bool = Field(
+        default=False, description="under overload its frames are left out first, answered `dropped`; see degradation"
+    )
+    degraded: Literal["none", "held"] = Field(
+        default="none",
+        description="held: at the last level of degradation a frame may be answered `degraded` with the camera's last "
+        "result, which says nothing of the part in front of it; not for a camera that sorts parts",
+    )
+    held_age_max_ms: float = Field(
+        default=1000, gt=0, le=600_000, description="an older picture's result is not given any more"
+    )
 
 
 class SourceEntry(Section):
@@ -166,6 +177,28 @@ class Power(Section):
 class Health(Section):
     queue_max: int = Field(default=64, ge=1, description="waiting frames above which health is 503")
     memory_max_percent: float = Field(default=90, gt=0, le=100, description="memory in use above which health is 503")
+
+
+class Degradation(Section):
+    """Of critical and normal frames; of best-effort ones the older are `stale` anyway."""
+
+    enter_lost_percent: float = Field(
+        default=5, gt=0, le=100, description="overload: so many frames came too late or found no slot within a second"
+    )
+    enter_age_percent: float = Field(
+        default=80, gt=0, le=100, description="overload: a waiting frame has used so much of its time"
+    )
+    enter_after_ms: float = Field(
+        default=1000, ge=0, le=600_000, description="overload that lasts so long leads to the next level"
+    )
+    leave_lost_percent: float = Field(default=1, ge=0, le=100, description="calm: at most so many are lost,")
+    leave_age_percent: float = Field(default=40, ge=0, le=100, description="no frame waits longer than this,")
+    leave_load_percent: float = Field(
+        default=80, gt=0, le=100, description="and what is offered, left out or not, needs at most so much of the time"
+    )
+    leave_after_s: float = Field(
+        default=10, gt=0, le=3600, description="calm that lasts so long leads back a level; each holds at least as long"
+    )
 
 
 class Stop(Section):

@@ -100,6 +100,7 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
         "repeats_unanswered": ledger.repeats_unanswered,
         "discarded": daemon.endpoints.discarded,
         "queue": {"length": queued},
+        "degradation": daemon.pipeline.relief.report(),
         "slots": {"count": daemon.ring.count, "free": daemon.ring.free},
         "histograms": {stage: h.to_json() for stage, h in ledger.stages.items() if h.count},
         "failovers": daemon.failovers,
@@ -149,7 +150,8 @@ def health(daemon: Reported, queued: int, now_ns: int) -> tuple[bool, list[str]]
         poor.append(f"the power governor does not run, the lowest pacing holds: {daemon.power.problem}")
     if daemon.http.problem:
         poor.append(f"the HTTP process does not run: {daemon.http.problem}")
-    poor += [problem for problem in (daemon.decoders.problem, daemon.descriptors.problem) if problem]
+    others = (daemon.decoders.problem, daemon.descriptors.problem, daemon.pipeline.relief.problem)
+    poor += [problem for problem in others if problem]
     if daemon.power.report.get("faults"):
         poor += [f"power: {fault}" for fault in daemon.power.report["faults"]]
     return True, poor

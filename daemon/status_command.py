@@ -40,6 +40,10 @@ def lines(status: dict[str, Any]) -> list[str]:
     if status["http"]:
         text.append(f"http     {status['http']}")
     text.append("frames   " + "  ".join(f"{k} {frames[k]}" for k in ("received", *OUTCOMES, "in_flight", "repeated")))
+    degradation = status["degradation"]
+    text.append(
+        f"load     {degradation['load']:.0%} offered, level {degradation['level']}: {degradation['meaning']}"
+    )
     text += [
         f"engine   {e['role']:8} {e['state']:9} pid {e['pid']} on {e['device']} (epoch {e['epoch']})"
         for e in status["engines"]

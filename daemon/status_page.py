@@ -39,6 +39,7 @@ def render(status: dict[str, Any], code: int, reasons: list[str]) -> str:
         f"<div>generation {status['generation']}, {status['failovers']} failovers, "
         f"{status['reload']['done']} of {status['reload']['requested']} reloads done</div>",
         *(f"<div class={kind}>{escape(reason)}</div>" for reason in reasons),
+        _load(status["degradation"]),
         _frames(status["frames"]),
         _latency(status["latency_ms"]),
         _engines(status["engines"]),
@@ -46,6 +47,12 @@ def render(status: dict[str, Any], code: int, reasons: list[str]) -> str:
         _power(status["power"]),
     ]
     return "".join(parts)
+
+
+def _load(degradation: dict[str, Any]) -> str:
+    level, meaning = degradation["level"], escape(degradation["meaning"])
+    text = f"offered load {degradation['load']:.0%}, degradation level {level}: {meaning}"
+    return f"<div class={'poor' if level else 'ok'}>{text}</div>"
 
 
 def _frames(frames: dict[str, int]) -> str:

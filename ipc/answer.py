@@ -39,6 +39,7 @@ class Result:
     boxes: float32 (N, 6) x1, y1, x2, y2, score, class; tensor: float32 of any shape, for models without a decoder.
     latency_ms: stage -> milliseconds. raw: the JSON object as it came.
     rows_kept: False in the repeat of an answer whose float32 part was too large to be kept: it came once.
+    held: of a `degraded` answer that is an older frame's result: {seq, trigger, age_ms} of that frame.
     """
 
     camera: str | None
@@ -58,6 +59,7 @@ class Result:
     tensor: NDArray[np.float32] | None = None
     raw: dict[str, Any] = field(default_factory=dict)
     rows_kept: bool = True
+    held: dict[str, Any] | None = None
 
     @property
     def ok(self) -> bool:
@@ -82,13 +84,18 @@ def build_result(
     boxes: NDArray[np.float32] | None = None,
     tensor: NDArray[np.float32] | None = None,
     rows_kept: bool = True,
+    held: Mapping[str, Any] | None = None,
 ) -> list[bytes]:
-    """The two or three parts of a result. Raises ValueError for an unknown outcome or a number that is not finite.
+    """The two or three parts of a result.
+
+    Raises ValueError for an unknown outcome, a number that is not finite, or a held result that would be called `ok`.
 
     rows_kept False: the same without its float32 part, and it says so (a tensor's `shape` goes with the tensor).
     """
     if outcome not in OUTCOMES:
         raise ValueError(f"outcome {outcome!r} is none of {', '.join(OUTCOMES)}")
+    if held is not None and outcome != "degraded":
+        raise ValueError(f"a held result is degraded, never {outcome}")
     fields: dict[str, Any] = {
         "v": 1, "camera": camera, "seq": seq, "trigger": trigger, "ts_ns": ts_ns, "clock": clock, "outcome": outcome,
         "reason": reason,
@@ -97,6 +104,8 @@ def build_result(
         fields["model"] = model
     if generation is not None:
         fields["generation"] = generation
+    if held is not None:
+        fields["held"] = held
     if objects is not None:
         fields["objects"] = objects
     if classes is not None:
@@ -147,10 +156,13 @@ def parse_result(parts: Sequence[bytes]) -> Result:
         raise _bad("fields 'objects' and 'classes' are not lists of JSON objects")
     if type(latency_ms) is not dict or not all(type(value) in (int, float) for value in latency_ms.values()):
         raise _bad("field 'latency_ms' does not map stages to numbers")
+    held = get("held")
+    if held is not None and (type(held) is not dict or fields["outcome"] != "degraded"):
+        raise _bad("field 'held' is not a JSON object of a degraded answer")
     result = Result(
         get("camera"), get("seq"), get("trigger"), get("ts_ns"), get("clock"), fields["outcome"], get("reason"),
         get("repeated") is True, get("model"), get("generation"), objects, classes, latency_ms, raw=fields,
-        rows_kept=get("rows_kept") is not False,
+        rows_kept=get("rows_kept") is not False, held=held,
     )  # fmt: skip
     if len(parts) == 3:
         _attach_rows(result, parts[2], get("shape"))

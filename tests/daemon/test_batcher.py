@@ -239,6 +239,19 @@ def test_the_recent_time_is_the_models_last_whatever_its_size() -> None:
     assert times.recent_ns("m") == 3 * MS
 
 
+def test_what_a_frame_takes_is_its_share_of_the_best_batch_measured() -> None:
+    times = ServiceTimes()
+    assert times.per_frame_ns("m", (1, 4), 0) == 0 and not times.batches_pay("m", (1, 4), 0)
+    times.learn("m", 1, 0, 10 * MS, NOW)
+    assert times.per_frame_ns("m", (1, 4), 0) == 10 * MS and not times.batches_pay("m", (1, 4), 0)
+    times.learn("m", 4, 0, 24 * MS, NOW)
+    assert times.per_frame_ns("m", (1, 4), 0) == 6 * MS and times.batches_pay("m", (1, 4), 0)
+    assert times.per_frame_ns("m", (1,), 0) == 10 * MS
+    times.learn("n", 1, 0, 10 * MS, NOW)
+    times.learn("n", 4, 0, 36 * MS, NOW)
+    assert not times.batches_pay("n", (1, 4), 0), "a tenth is noise"
+
+
 def test_too_late_says_why() -> None:
     assert too_late(NOW + 10 * MS, 10 * MS, NOW) == ""
     assert too_late(NOW + 10 * MS, 10 * MS + 1, NOW) == "needs about 10.0 ms, 10.0 ms are left"

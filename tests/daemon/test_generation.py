@@ -5,17 +5,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 from stand_ins import MS, EngineStandIn, Processes, S, config, turn
 
-from orind.daemon.batcher import Adaptive, Rule
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher
 from orind.daemon.failover import RESPAWN_AFTER_NS
 from orind.daemon.faults import Fault
-from orind.daemon.generation import Generation, batch_rule, rules_of
+from orind.daemon.generation import Generation, rules_of
 from orind.daemon.orders import Fence
 from orind.daemon.placement import to_text
 from orind.daemon.plans import ServedPlan
@@ -389,15 +387,3 @@ def test_how_an_engine_ended() -> None:
     handle.child.status = -11
     assert handle.end_reason() == "its process ended with status -11"
     stage.close()
-
-
-@pytest.mark.parametrize(
-    ("batching", "rule"),
-    [
-        ({"mode": "fixed", "max_size": 8}, Rule(8, None)),
-        ({"mode": "window", "max_size": 8, "window_ms": 2.5}, Rule(8, 2_500_000)),
-        ({"mode": "adaptive", "max_size": 32}, Rule(32, 5_000_000, Adaptive(4, 16, 1_000_000))),
-    ],
-)
-def test_the_batching_rule_is_the_configurations(batching: dict[str, Any], rule: Rule) -> None:
-    assert batch_rule(config(batching=batching)) == rule

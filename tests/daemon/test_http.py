@@ -42,6 +42,8 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
     return {
         "generation": 3, "state": "serving", "health": {"ok": ok, "reasons": list(reasons)}, "failovers": 2,
         "losses": {"died": 3},
+        "degradation": {"level": 1, "meaning": "frames of <optional> cameras are left out", "reason": "<late>",
+                        "load": 1.25},
         "frames": ledger.frames(), "reasons": dict(ledger.reasons), "queue": {"length": 4}, "slots": {"free": 30},
         "engines": [{"pid": 7, "role": "active", "state": "active", "device": "<cpu>", "epoch": 1}],
         "models": {
@@ -161,6 +163,7 @@ def test_metrics_are_what_prometheus_reads(site: Site) -> None:
         **dict.fromkeys(OUTCOMES, 0), "ok": 7, "rejected": 1,
     }  # fmt: skip
     assert value[("orind_frames_refused_total", "parts")] == 1
+    assert value[("orind_degradation_level",)] == 1 and value[("orind_offered_load",)] == 1.25
     assert value[("orind_board_watts",)] == 21.5 and ("orind_junction_celsius",) not in value
     assert value[("orind_failovers_total",)] == 2 and value[("orind_reloads_total",)] == 5
     assert value[("orind_rollbacks_total",)] == 1

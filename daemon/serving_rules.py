@@ -1,0 +1,34 @@
+"""From the configuration to the rules that a generation serves by: batches, and what is left out under overload.
+
+Called by `generation.py`. Only units change here: what the settings mean is said where they are decided with.
+"""
+
+from __future__ import annotations
+
+from . import degradation
+from .batcher import Adaptive, Rule
+from .config import Config
+from .relief import Policy
+
+
+def batch_rule(config: Config) -> Rule:
+    """How batches are put together, from the configuration."""
+    batching = config.batching
+    window_ns = None if batching.mode == "fixed" else int(batching.window_ms * 1e6)
+    if batching.mode != "adaptive":
+        return Rule(batching.max_size, window_ns)
+    adaptive = Adaptive(batching.min_size, batching.long_queue, int(batching.short_window_ms * 1e6))
+    return Rule(batching.max_size, window_ns, adaptive)
+
+
+def relief_policy(config: Config) -> Policy:
+    """What is left out under overload, from the configuration."""
+    told = config.degradation
+    rules = degradation.Rules(
+        told.enter_lost_percent / 100, told.enter_age_percent / 100, int(told.enter_after_ms * 1e6),
+        told.leave_lost_percent / 100, told.leave_age_percent / 100, told.leave_load_percent / 100,
+        int(told.leave_after_s * 1e9),
+    )  # fmt: skip
+    optional = frozenset(name for name, camera in config.cameras.items() if camera.optional)
+    held = {n: int(camera.held_age_max_ms * 1e6) for n, camera in config.cameras.items() if camera.degraded == "held"}
+    return Policy(rules, optional, held)
