@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..ipc.bounded_text import bound_texts
@@ -49,7 +50,7 @@ def lines(path: Path, checked: Checked) -> list[str]:
         for p in checked.plans
     ]
     text += [
-        f"  camera {name}: model {c.model}, {c.priority}, answered within {c.deadline_ms:g} ms"
+        f"  camera {name}: {_versions(c.model)}, {c.priority}, answered within {c.deadline_ms:g} ms"
         for name, c in config.cameras.items()
     ]
     text += [f"  source {s.name}: {s.pattern} {s.attach}s {s.endpoint}" for s in config.sources]
@@ -62,3 +63,11 @@ def lines(path: Path, checked: Checked) -> list[str]:
     if config.power is not None:
         text.append(f"  power: {config.power.board} under {config.power.root}, policy {config.power.policy}")
     return text
+
+
+def _versions(shares: Mapping[str, int]) -> str:
+    """The model, or each version with its part of the triggers."""
+    if len(shares) == 1:
+        return f"model {next(iter(shares))}"
+    whole = sum(shares.values())
+    return "versions " + ", ".join(f"{name} {100 * share / whole:.4g} %" for name, share in shares.items())

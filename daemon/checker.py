@@ -23,7 +23,7 @@ from ..kernels.plan.layout import PlanError
 from ..kernels.plan.memfd import seal_into_memfd
 from ..kernels.pre import jpeg
 from ..kernels.pre.outputs import DecoderError
-from ..kernels.spec import ModelSpec, SpecError
+from ..kernels.spec import TENSOR_TASKS, ModelSpec, SpecError
 from .config import Config
 from .config_file import ConfigError, PowerFiles, load, load_power, with_lines
 from .device_fit import library_problem, plan_problem
@@ -107,7 +107,25 @@ def _misfits(config: Config, plans: list[ServedPlan]) -> list[str]:
                 f"models.{plan.name}.plan: its smallest batch is {smallest}, "
                 f"batching.max_size is {config.batching.max_size}"
             )
+    by_name = {plan.name: plan for plan in plans}
+    for name, camera in config.cameras.items():
+        versions = [by_name[model] for model in camera.model if model in by_name]
+        found += [
+            f"cameras.{name}.model: {other.name} {_form(other)}, {versions[0].name} {_form(versions[0])}: versions "
+            "that share a camera take and give the same"
+            for other in versions[1:]
+            if _form(other) != _form(versions[0])
+        ]
     return found
+
+
+def _form(plan: ServedPlan) -> str:
+    """What a camera and those who read its results see of a model, in words."""
+    interface = plan.interface
+    if plan.spec.task not in TENSOR_TASKS:
+        return f"is of task {plan.spec.task}"
+    taken, given = list(interface.input_shape), list(interface.tensor_shape)
+    return f"is of task {plan.spec.task}, takes {interface.input_dtype} {taken}, gives {given}"
 
 
 def describe(checked: Checked) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from .sections import (
     SourceEntry,
     Stop,
 )
+from .shares import BLOCK_MAX, block_length
 
 RESTART_ONLY = ("slots", "run_dir", "http", "decode", "realtime")
 
@@ -77,10 +78,18 @@ class Config(Section):
         """Every pair of settings that cannot both hold; each line begins with the dotted key to look at."""
         engine, found = self.engine, []
         for name, camera in self.cameras.items():
-            if camera.model not in self.models:
-                found.append(f"cameras.{name}.model: no model '{camera.model}' (models: {', '.join(self.models)})")
             if camera.optional and camera.priority == "critical":
                 found.append(f"cameras.{name}.optional: a camera whose priority is critical cannot be left out first")
+            found += [
+                f"cameras.{name}.model: no model '{model}' (models: {', '.join(self.models)})"
+                for model in camera.model
+                if model not in self.models
+            ]
+            if not 0 < block_length(camera.model) <= BLOCK_MAX:
+                found.append(
+                    f"cameras.{name}.model: the shares add up to {block_length(camera.model)} in lowest terms, "
+                    f"1 to {BLOCK_MAX} are served"
+                )
             if len(name.encode()) > 64:
                 found.append(f"cameras.{name}: a camera's name has at most 64 bytes in UTF-8")
         names = [s.name for s in self.sources]

@@ -12,7 +12,7 @@ from ..ipc.errors import WireError
 from ..ipc.source import RawFrame
 from .config import Config
 from .rate import TokenBucket
-from .sections import Camera
+from .shares import Shares
 from .trigger import RANKS, Trigger
 
 IMAGE_ENCODINGS = ("bgr8", "rgb8", "mono8", "nv12", "jpeg")
@@ -34,6 +34,7 @@ class Intake:
         self._inputs = inputs
         self._slot_bytes = config.slots.bytes
         self._jpeg = config.decode.workers > 0
+        self._versions = {name: Shares(name, camera.model) for name, camera in config.cameras.items()}
         self._buckets = {name: TokenBucket(c.rate_limit_hz, c.rate_burst) for name, c in config.cameras.items()}
 
     def parse(self, raw: RawFrame, now_ns: int, same_host: bool) -> Trigger:
@@ -53,7 +54,8 @@ class Intake:
                 text = f"camera '{name}' is not in the configuration (known: {known})"
                 raise _refusal(header, "unknown_camera", text)
             wire.check_payload(header, length, self._slot_bytes)
-            problem = self._misfit(camera, header.encoding, header.dtype, header.shape)
+            model = self._versions[name].version(header.seq)
+            problem = self._misfit(model, header.encoding, header.dtype, header.shape)
             if problem:
                 raise _refusal(header, "encoding", f"camera '{name}': {problem}")
         except WireError as error:
@@ -64,7 +66,7 @@ class Intake:
         rank = RANKS[camera.priority] if header.cls is None else max(RANKS[camera.priority], RANKS[header.cls])
         return Trigger(
             name, header.seq, header.trigger, header.ts_ns, stamp.clock, now_ns, stamp.capture_ns,
-            stamp.capture_ns + int(budget_ms * 1e6), rank, camera.model, header.encoding, header.width, header.height,
+            stamp.capture_ns + int(budget_ms * 1e6), rank, model, header.encoding, header.width, header.height,
             header.stride, header.dtype, header.shape, length,
         )  # fmt: skip
 
@@ -73,27 +75,31 @@ class Intake:
         return self._buckets[camera].take(now_ns)
 
     def readmit(self, frame: Trigger) -> str:
-        """Route a waiting frame anew after a reload. Returns '' or why it cannot be served any more."""
+        """Route a waiting frame anew after a reload, to the same version where the camera's shares are the same.
+
+        Returns '' or why it cannot be served any more.
+        """
         camera = self._cameras.get(frame.camera)
         if camera is None:
             return f"camera '{frame.camera}' is not in the new configuration"
-        frame.model = camera.model
+        assert frame.seq is not None
+        frame.model = self._versions[frame.camera].version(frame.seq)
         frame.deadline_ns = min(frame.deadline_ns, frame.capture_ns + int(camera.deadline_ms * 1e6))
-        return self._misfit(camera, frame.encoding, frame.dtype, frame.shape)
+        return self._misfit(frame.model, frame.encoding, frame.dtype, frame.shape)
 
-    def _misfit(self, camera: Camera, encoding: str, dtype: str, shape: tuple[int, ...]) -> str:
-        """Why a frame of this form cannot be given to the camera's model, or ''."""
-        expected = self._inputs.get(camera.model)
+    def _misfit(self, model: str, encoding: str, dtype: str, shape: tuple[int, ...]) -> str:
+        """Why a frame of this form cannot be given to this model, or ''."""
+        expected = self._inputs.get(model)
         if expected is not None:
             if encoding != "tensor":
-                return f"model '{camera.model}' takes tensors, not {encoding}"
+                return f"model '{model}' takes tensors, not {encoding}"
             if (dtype, shape) != expected:
-                return f"model '{camera.model}' takes {expected[0]} {list(expected[1])}, got {dtype} {list(shape)}"
+                return f"model '{model}' takes {expected[0]} {list(expected[1])}, got {dtype} {list(shape)}"
             return ""
         if encoding == "jpeg" and not self._jpeg:
             return "JPEG is not served: decode.workers is 0"
         if encoding not in (*IMAGE_ENCODINGS, "yuv420", "yuv422", "yuv444", "gray"):
-            return f"model '{camera.model}' takes pictures as {', '.join(IMAGE_ENCODINGS)}, not {encoding}"
+            return f"model '{model}' takes pictures as {', '.join(IMAGE_ENCODINGS)}, not {encoding}"
         return ""
 
 

@@ -6,6 +6,7 @@ Called by `pipeline.py` only. Invariant: received == sum(outcomes) + in_flight; 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from ..ipc.histogram import Histogram
 from ..ipc.outcomes import OUTCOMES
@@ -26,6 +27,7 @@ class Ledger:
         self.unroutable = 0
         self.outcomes: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
         self.reasons: Counter[str] = Counter()
+        self.by_model: dict[str, Counter[str]] = {}  # outcomes of the models that are served now
         self.stages: dict[str, Histogram] = {name: Histogram() for name in STAGES}
 
     def opened(self) -> None:
@@ -40,8 +42,14 @@ class Ledger:
         frame.outcome = outcome
         self.in_flight -= 1
         self.outcomes[outcome] += 1
+        if frame.model:
+            self.by_model.setdefault(frame.model, Counter())[outcome] += 1
         if reason_code and (reason_code in self.reasons or len(self.reasons) < REASONS_MAX):
             self.reasons[reason_code] += 1
+
+    def keep_models(self, names: Iterable[str]) -> None:
+        """A new configuration serves these: what others counted is forgotten, so that it stays bounded."""
+        self.by_model = {name: self.by_model.get(name, Counter()) for name in names}
 
     def frames(self) -> dict[str, int]:
         """The table of `orind status --json`."""

@@ -57,6 +57,11 @@ class StatusCollector(Collector):
         for name in OUTCOMES:
             outcomes.add_metric([name], frames[name])
         yield outcomes
+        models = CounterMetricFamily("orind_model_frames", "Triggers by model, outcome", labels=["model", "outcome"])
+        for model, told in status["models"].items():
+            for name in OUTCOMES:
+                models.add_metric([model, name], told["frames"].get(name, 0))
+        yield models
         reasons = CounterMetricFamily("orind_frames_refused", "Triggers not answered ok, by reason", labels=["reason"])
         for reason, count in status["reasons"].items():
             reasons.add_metric([reason], count)

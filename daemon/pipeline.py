@@ -245,6 +245,7 @@ class Pipeline:
             self._repeats.forget(camera)
         self.serving = serving
         self.relief.configure(serving.relief)
+        self._ledger.keep_models(serving.plans)
         for frame in filter(lambda f: self._readmitted(f, now_ns), self.queues.take_all()):
             if frame.replayed:
                 self.queues.retry.append(frame)

@@ -9,7 +9,7 @@ import re
 import reprlib
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from ..ipc.endpoint import check_endpoint
 from ..ipc.errors import EndpointError
@@ -56,8 +56,26 @@ class ModelEntry(Section):
     plan: str = Field(description="plan file; relative to the configuration file")
 
 
+def _shares(given: object) -> object:
+    """A plain name is the whole share of that model."""
+    if isinstance(given, str):
+        return {given: 1}
+    if not isinstance(given, dict):
+        raise ValueError(f"should be a model, or a table `MODEL: SHARE` of versions, got {reprlib.repr(given)}")
+    return given
+
+
+VERSIONS_MAX = 8
+SHARES_EXAMPLE = "{parts-v1: 90, parts-v2: 10}"
+Share = Annotated[int, Field(ge=0, le=1000)]
+VersionShares = Annotated[dict[Name, Share], Field(min_length=1, max_length=VERSIONS_MAX), BeforeValidator(_shares)]
+
+
 class Camera(Section):
-    model: Name
+    model: VersionShares = Field(
+        description=f"a model, or versions with their shares, such as `{SHARES_EXAMPLE}`: of as many consecutive "
+        "sequence numbers as the shares add up to in lowest terms each version has exactly its share"
+    )
     priority: Literal["critical", "normal", "best_effort"] = Field(
         default="normal", description="critical first; of a best-effort camera only the newest frame is worth an answer"
     )

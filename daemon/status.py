@@ -90,6 +90,7 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
                 "sha256": p.sha256,
                 "bytes": p.bytes,
                 "placement": generation.placements.get(p.name),
+                "frames": dict(ledger.by_model.get(p.name, {})),
             }
             for p in generation.plans
         },

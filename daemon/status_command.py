@@ -49,6 +49,9 @@ def lines(status: dict[str, Any]) -> list[str]:
         for e in status["engines"]
     ]
     for name, model in status["models"].items():
+        if len(status["models"]) > 1:
+            counts = "  ".join(f"{outcome} {count}" for outcome, count in model["frames"].items())
+            text.append(f"model    {name}: {counts or 'no frames yet'}")
         if model["placement"] is not None:
             text.append(f"model    {name}: {in_words(model['placement'])}")
             text += [f"         on the CPU: {line}" for line in listed(model["placement"])]

@@ -18,6 +18,7 @@ from orind.daemon.checker import Checked, check, describe
 from orind.daemon.plans import read_interface
 from orind.daemon.regular_file import CONFIGURATION_BYTES_MAX, NotRegular, check_regular
 from orind.ipc.fd_passing import recv_with_fds
+from orind.kernels.build import build_plan
 from orind.kernels.plan.file import PlanFile, write_plan
 from orind.kernels.pre import jpeg
 from orind.kernels.spec import ModelSpec
@@ -136,6 +137,27 @@ def test_a_plan_that_only_holds_larger_batches(tmp_path: Path, plan: Path, monke
     assert problem(write(tmp_path, plan)) == (
         "models.m.plan: its smallest batch is 4, batching.max_size is 1"
     )
+
+
+def test_versions_that_share_a_camera_take_and_give_the_same(tmp_path: Path, plan: Path, no_fd_leak: None) -> None:
+    import models
+    import onnx
+
+    onnx.save(models.identity_onnx(5), str(tmp_path / "other.onnx"))
+    other = build_plan(tmp_path / "other.onnx", None, [], tmp_path / "other.plan", "fp32").path
+    path = tmp_path / "orind.yaml"
+    for second, said in ((plan, ""), (other, "takes uint8 [5, 4096, 1], gives [1, 5, 1]")):
+        path.write_text(
+            f"models:\n  v1: {{plan: '{plan}'}}\n  v2: {{plan: '{second}'}}\ncameras:\n  cam:\n    deadline_ms: 100\n"
+            "    model: {v1: 90, v2: 10}\nsources: [{name: in, endpoint: 'ipc:///run/orind/in'}]\n"
+        )
+        checked = check(path)
+        expected = [
+            f"{path}:7: cameras.cam.model: v2 is of task tensor, {said}, v1 is of task tensor, takes uint8 "
+            "[3, 4096, 1], gives [1, 3, 1]: versions that share a camera take and give the same"
+        ]
+        assert checked.problems == (expected if said else [])
+        checked.close()
 
 
 def test_jpeg_workers_without_the_library(tmp_path: Path, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:

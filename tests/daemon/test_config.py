@@ -73,6 +73,11 @@ def test_absolute_paths_stay(tmp_path: Path) -> None:
             "8: sources.0.endpoint: endpoint 'tcp://0.0.0.0': tcp needs a port, as in tcp://127.0.0.1:5555"]),
         (("{plan: parts.plan}", "[1]"), [
             "2: models.parts: input should be a valid dictionary or instance of ModelEntry, got [1]"]),
+        (("model: parts", "model: {parts: 9, partz: 1}"), ["5: cameras.line1.model: no model 'partz' (models: parts)"]),
+        (("model: parts", "model: {parts: many}"), [
+            "5: cameras.line1.model.parts: input should be a valid integer, got 'many'"]),
+        (("model: parts", "model: 3"), [
+            "5: cameras.line1.model: should be a model, or a table `MODEL: SHARE` of versions, got 3"]),
         (("line1:", "? [a]\n  :"), None),
     ],
 )  # fmt: skip

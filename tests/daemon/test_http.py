@@ -47,11 +47,11 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
         "frames": ledger.frames(), "reasons": dict(ledger.reasons), "queue": {"length": 4}, "slots": {"free": 30},
         "engines": [{"pid": 7, "role": "active", "state": "active", "device": "<cpu>", "epoch": 1}],
         "models": {
-            "m": {"placement": {
+            "m": {"frames": {"ok": 6, "error": 1}, "placement": {
                 "steps": 5, "cpu_steps": 4, "gpu_segments": 1,
                 "on_cpu": {"MaxPool": {"count": 3, "names": ["<a>", "b"]}, "Unary": {"count": 1, "names": ["c"]}},
             }},
-            "n": {"placement": None},
+            "n": {"placement": None, "frames": {}},
         },
         "histograms": {"total": ledger.stages["total"].to_json()},
         "reload": {
@@ -164,6 +164,10 @@ def test_metrics_are_what_prometheus_reads(site: Site) -> None:
     }  # fmt: skip
     assert value[("orind_frames_refused_total", "parts")] == 1
     assert value[("orind_degradation_level",)] == 1 and value[("orind_offered_load",)] == 1.25
+    assert {key[1:]: n for key, n in value.items() if key[0] == "orind_model_frames_total" and n} == {
+        ("m", "ok"): 6, ("error", "m"): 1,
+    }  # fmt: skip
+    assert value[("orind_model_frames_total", "n", "ok")] == 0
     assert value[("orind_board_watts",)] == 21.5 and ("orind_junction_celsius",) not in value
     assert value[("orind_failovers_total",)] == 2 and value[("orind_reloads_total",)] == 5
     assert value[("orind_rollbacks_total",)] == 1

@@ -24,6 +24,18 @@ def test_the_sums_hold_for_every_outcome() -> None:
     assert ledger.frames() == {"received": 21, **dict.fromkeys(OUTCOMES, 3), "in_flight": 0, "repeated": 0}
 
 
+def test_outcomes_are_counted_by_model_for_those_that_are_served() -> None:
+    ledger = Ledger()
+    for n, (model, outcome) in enumerate([("v1", "ok"), ("v2", "ok"), ("v1", "error"), ("v1", "ok"), ("", "rejected")]):
+        ledger.opened()
+        frame = trigger(n)
+        frame.model = model
+        ledger.closed(frame, outcome, "")
+    assert ledger.by_model == {"v1": {"ok": 2, "error": 1}, "v2": {"ok": 1}}
+    ledger.keep_models(["v1", "v3"])
+    assert ledger.by_model == {"v1": {"ok": 2, "error": 1}, "v3": {}}
+
+
 def test_a_second_outcome_is_refused() -> None:
     ledger = Ledger()
     frame = trigger(7)
