@@ -66,6 +66,9 @@ class Source:
         self.socket = make_socket(context, KINDS[kind], hwm=hwm, linger_ms=500, max_bytes=self.max_bytes)
         if kind == "router":
             self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            # a client that comes back under its name while messages of its last connection still lie here would be
+            # ignored without a word (libzmq 2019); of two that live under one name the newer gets the answers
+            self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
             self.socket.setsockopt(zmq.SNDHWM, 1000)  # replies are small; a slow client costs nobody else
         for prefix in ([camera.encode() for camera in cameras] or [b""]) if kind == "sub" else []:
             self.socket.subscribe(prefix)

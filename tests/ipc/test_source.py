@@ -135,6 +135,35 @@ def test_a_client_that_does_not_read_is_counted_and_never_waited_for(context: zm
     source.close()
 
 
+def test_a_client_that_comes_back_under_its_name_is_heard_while_its_last_messages_still_lie_here(
+    context: zmq.Context[Any], endpoint: str
+) -> None:
+    """More than the queue holds: then ZeroMQ has not even seen the end of the first connection."""
+    source = Source(context, "router", endpoint, slot_bytes=1000, hwm=2)
+    first = context.socket(zmq.DEALER)
+    first.setsockopt(zmq.LINGER, WAIT_MS)
+    first.setsockopt(zmq.IDENTITY, b"camera-1")
+    first.connect(endpoint)
+    for n in range(20):
+        first.send_multipart([b"cam", HEADER, b"%d" % n])
+    assert source.socket.poll(WAIT_MS)
+    first.close()
+    again = context.socket(zmq.DEALER)
+    again.setsockopt(zmq.LINGER, 0)
+    again.setsockopt(zmq.IDENTITY, b"camera-1")
+    again.connect(endpoint)
+    again.send_multipart([b"cam", HEADER, b"again"])
+    heard = []
+    while b"again" not in heard:
+        assert source.socket.poll(WAIT_MS), "it is not heard"
+        for frame in source.drain():
+            heard.append(bytes(frame.payload))
+    assert source.reply([b"camera-1"], [b"res/cam", b"{}"])
+    assert again.poll(WAIT_MS) and again.recv_multipart() == [b"res/cam", b"{}"]
+    again.close()
+    source.close()
+
+
 def test_pull_and_sub(context: zmq.Context[Any], tmp_path: Path) -> None:
     pull = Source(context, "pull", f"ipc://{tmp_path}/pull", slot_bytes=1000)
     push = client(context, zmq.PUSH, pull.endpoint)
