@@ -59,6 +59,8 @@ def lines(path: Path, checked: Checked) -> list[str]:
         f"  a hung engine is detected within {engine.heartbeat_missed_ms:g} ms when idle, "
         f"within {engine.batch_watchdog_ms:g} ms in a batch"
     )
+    if config.standby.last_resort != "none":
+        text.append("  while no engine on the GPU can serve, one on the CPU does; its answers say `degraded`")
     text.append(f"  a stop answers everything within {config.stop.drain_timeout_s:g} s")
     if config.power is not None:
         text.append(f"  power: {config.power.board} under {config.power.root}, policy {config.power.policy}")

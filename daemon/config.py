@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
+from . import contradictions
 from .sections import (
     MODELS_MAX,
     Batching,
@@ -26,9 +27,9 @@ from .sections import (
     Section,
     Slots,
     SourceEntry,
+    Standby,
     Stop,
 )
-from .shares import BLOCK_MAX, block_length
 
 RESTART_ONLY = ("slots", "run_dir", "http", "decode", "realtime")
 
@@ -45,6 +46,7 @@ class Config(Section):
     results: Results | None = None
     slots: Slots = Slots()
     engine: EngineSection = EngineSection()
+    standby: Standby = Standby()
     batching: Batching = Batching()
     degradation: Degradation = Degradation()
     decode: Decode = Decode()
@@ -62,6 +64,11 @@ class Config(Section):
         """This configuration as a daemon that was started with `start` can serve it."""
         return self.model_copy(update={name: getattr(start, name) for name in RESTART_ONLY})
 
+    @property
+    def queue_limit(self) -> int:
+        """Waiting frames above which health is 503."""
+        return self.health.queue_max if self.health.queue_max is not None else self.slots.count * 3 // 4
+
     def restart_notes(self, start: Config) -> list[str]:
         """What differs from `start` and only a restart can apply."""
         changed = [name for name in RESTART_ONLY if getattr(start, name) != getattr(self, name)]
@@ -69,71 +76,18 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _coherent(self) -> Config:
-        problems = list(self._contradictions())
+        problems = self._contradictions()
         if problems:
             raise ValueError("\n".join(problems))
         return self
 
     def _contradictions(self) -> list[str]:
-        """Every pair of settings that cannot both hold; each line begins with the dotted key to look at."""
-        engine, found = self.engine, []
-        for name, camera in self.cameras.items():
-            if camera.optional and camera.priority == "critical":
-                found.append(f"cameras.{name}.optional: a camera whose priority is critical cannot be left out first")
-            found += [
-                f"cameras.{name}.model: no model '{model}' (models: {', '.join(self.models)})"
-                for model in camera.model
-                if model not in self.models
-            ]
-            if not 0 < block_length(camera.model) <= BLOCK_MAX:
-                found.append(
-                    f"cameras.{name}.model: the shares add up to {block_length(camera.model)} in lowest terms, "
-                    f"1 to {BLOCK_MAX} are served"
-                )
-            if len(name.encode()) > 64:
-                found.append(f"cameras.{name}: a camera's name has at most 64 bytes in UTF-8")
-        names = [s.name for s in self.sources]
-        endpoints = [s.endpoint for s in self.sources] + ([self.results.endpoint] if self.results else [])
-        found += [f"sources: the name '{n}' is used twice" for n in sorted({n for n in names if names.count(n) > 1})]
-        found += [
-            f"sources: the endpoint '{e}' is used twice"
-            for e in sorted({e for e in endpoints if endpoints.count(e) > 1})
+        tightest_ms = min(camera.deadline_ms for camera in self.cameras.values())
+        return [
+            *contradictions.of_routing(self.models, self.cameras),
+            *contradictions.of_sockets(self.sources, self.results),
+            *contradictions.of_devices(self.engine, self.standby),
+            *contradictions.of_times(self.engine, self.batching, self.decode, self.stop, tightest_ms),
+            *contradictions.of_degradation(self.degradation),
+            *contradictions.of_room(self.slots, self.batching, self.health),
         ]
-        if engine.heartbeat_missed_ms <= engine.heartbeat_ms:
-            found.append(
-                f"engine.heartbeat_missed_ms: {engine.heartbeat_missed_ms:g} must be above "
-                f"engine.heartbeat_ms = {engine.heartbeat_ms:g}"
-            )
-        if engine.cpu_steps == "allow" and engine.device != "cuda":
-            found.append(f"engine.cpu_steps: allow is for engine.device = cuda, which is {engine.device}")
-        tightest = min(c.deadline_ms for c in self.cameras.values())
-        batching = self.batching
-        if batching.mode != "fixed" and batching.max_size > 1 and batching.window_ms >= tightest:
-            found.append(
-                f"batching.window_ms: {batching.window_ms:g} leaves nothing of the tightest "
-                f"cameras.*.deadline_ms = {tightest:g}"
-            )
-        if batching.mode == "adaptive":
-            if batching.min_size >= batching.max_size:
-                found.append(
-                    f"batching.min_size: {batching.min_size} must be below batching.max_size = {batching.max_size} "
-                    "in mode adaptive"
-                )
-            if batching.short_window_ms > batching.window_ms:
-                found.append(
-                    f"batching.short_window_ms: {batching.short_window_ms:g} must not be above "
-                    f"batching.window_ms = {batching.window_ms:g}"
-                )
-        for what in ("lost", "age"):
-            enter, leave = (getattr(self.degradation, f"{when}_{what}_percent") for when in ("enter", "leave"))
-            if leave >= enter:
-                found.append(
-                    f"degradation.leave_{what}_percent: {leave:g} must be below "
-                    f"degradation.enter_{what}_percent = {enter:g}"
-                )
-        if self.stop.drain_timeout_s * 1000 <= engine.batch_watchdog_ms:
-            found.append(
-                f"stop.drain_timeout_s: {self.stop.drain_timeout_s:g} s must be above "
-                f"engine.batch_watchdog_ms = {engine.batch_watchdog_ms:g}, or a drain cuts off a running batch"
-            )
-        return found

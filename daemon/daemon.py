@@ -35,7 +35,7 @@ from .http_link import HttpLink
 from .ledger import Ledger
 from .notify import ServiceManager
 from .nursery_client import NurseryClient
-from .orders import Fence
+from .orders import Fence, Retire
 from .pipeline import Pipeline
 from .poller import Poller
 from .power_link import PowerLink
@@ -186,9 +186,9 @@ class Daemon:
         self._busy_ns += engine.take_busy_ns()
         self.pipeline.answered(engine, batch, answer, now_ns)
 
-    def fenced(self, generation: Generation, batches: list[Batch], order: Fence, now_ns: int) -> None:
+    def fenced(self, generation: Generation, batches: list[Batch], order: Fence | Retire, now_ns: int) -> None:
         self.pipeline.replay(batches, order, now_ns)
-        if self.failovers > self.last_failover.get("number", 0):
+        if isinstance(order, Fence) and self.failovers > self.last_failover.get("number", 0):
             self.last_failover = status.describe_failover(self.failovers, batches, order, now_ns)
         if generation is self.generation:
             self.pipeline.active = generation.active
@@ -254,12 +254,12 @@ class Daemon:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def state(self, now_ns: int) -> str:
-        """starting, serving, degraded, draining or failed."""
+        """starting, serving, degraded, recovering (nobody serves at the moment), draining or failed."""
         machine = self.generation.machine
         if self.draining:
             return "draining"
         if self.generation.active is None:
-            return "failed" if machine.failed else "degraded" if self._ready else "starting"
+            return "failed" if machine.failed else "recovering" if self._ready else "starting"
         return "serving" if machine.standby_ready(now_ns) else "degraded"
 
     def drain(self, reason: str, now_ns: int) -> None:

@@ -19,7 +19,7 @@ ANY_SMS = 8
 
 def library_problem(engine: EngineSection) -> str | None:
     """What keeps every plan from running there, beginning with the dotted key; None where nothing does."""
-    if engine.device != "cuda":
+    if engine.device == "cpu":
         return None
     try:
         importlib.import_module("pycuda.driver")
@@ -33,7 +33,7 @@ def library_problem(engine: EngineSection) -> str | None:
 
 def plan_problem(plan: PlanFile, engine: EngineSection) -> str | None:
     """What keeps this plan from running there, of the batch size with most steps without a kernel; or None."""
-    if engine.device != "cuda":
+    if engine.device == "cpu":
         return None
     without, steps = max(_without_kernel(plan), key=lambda found: len(found[0]))
     kinds = ", ".join(sorted(set(without)))

@@ -67,6 +67,7 @@ class EngineHandle:
     ) -> None:
         self.epoch = epoch
         self.device = device
+        self.last_resort = False
         self.child: Child | None = None
         self.in_flight: dict[int, Batch] = {}
         self.running_since_ns = 0
@@ -200,7 +201,12 @@ class Launcher:
         self._epochs = itertools.count(1)
 
     def launch(
-        self, config: Config, plan_fds: Sequence[int], layout: ResultLayout, on_failed: Callable[[int, str], None]
+        self,
+        config: Config,
+        device: str,
+        plan_fds: Sequence[int],
+        layout: ResultLayout,
+        on_failed: Callable[[int, str], None],
     ) -> EngineHandle:
         """Ask for an engine process with its own memory; it says READY on its channel after its golden check.
 
@@ -211,10 +217,10 @@ class Launcher:
         channel, theirs = make_pair()
         fault_read, fault_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(fault_write, True)
-        handle = EngineHandle(epoch, channel, fault_read, results, engine.device, engine.queue_depth)
+        handle = EngineHandle(epoch, channel, fault_read, results, device, engine.queue_depth)
         slots_fd, results_fd = self._ring.readonly_fd(), results.writable_fd()
         start = {
-            "epoch": epoch, "device": engine.device, "cpu_steps": engine.cpu_steps == "allow",
+            "epoch": epoch, "device": device, "cpu_steps": engine.cpu_steps == "allow",
             "heartbeat_ms": engine.heartbeat_ms, "cpus": engine.cpus,
             "slots": [self._ring.count, self._ring.size],
             "results": [engine.queue_depth, layout.frames, layout.rows_max, layout.row_width],

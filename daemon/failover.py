@@ -7,14 +7,13 @@ Invariant: at most one engine is `active`; an engine that was fenced never recei
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field
 
 from .faults import Fault
 from .orders import Action, Check, Fence, Promote, Retire, Spawn
-from .standing import Engine, Rules, Standing
-
-RESPAWN_AFTER_NS = 200_000_000
+from .restarts import Restarts
+from .standing import PAIR, Engine, Rules, Seat, Standing
 
 
 @dataclass(slots=True)
@@ -25,16 +24,18 @@ class Failover:
     engines: dict[int, Engine] = field(default_factory=dict)
     failovers: int = 0
     renewals: int = 0
-    failed: str = ""
-    last_loss: str = ""
     losses: Counter[Fault] = field(default_factory=Counter)
-    _deaths: deque[int] = field(default_factory=deque)
+    restarts: Restarts = field(init=False)
+    last_resort_restarts: Restarts = field(init=False)
+    _asked: list[Seat] = field(default_factory=list)
     _slow_after_ns: int = 0
     _renew_after_ns: int = 0
-    _spawns_pending: int = 0
-    _spawn_at_ns: int = 0
-    _backoff_ns: int = 0
     _ended: bool = False
+
+    def __post_init__(self) -> None:
+        rules = self.rules
+        limits = (rules.restart_budget, rules.restart_window_ns, rules.backoff_first_ns, rules.backoff_max_ns)
+        self.restarts, self.last_resort_restarts = Restarts(*limits), Restarts(*limits)
 
     # -- facts ---------------------------------------------------------------------------------------------------
 
@@ -42,27 +43,38 @@ class Failover:
     def active(self) -> int | None:
         return next((e.epoch for e in self.engines.values() if e.standing is Standing.ACTIVE), None)
 
+    @property
+    def failed(self) -> str:
+        """'' or why no engine of the pair is started any more."""
+        return self.restarts.failed
+
+    @property
+    def on_last_resort(self) -> bool:
+        return self.active is not None and self.engines[self.active].seat is Seat.LAST_RESORT
+
     def standby_ready(self, now_ns: int) -> bool:
         """A standby counts only with a right golden answer younger than the interval."""
         return any(
             e.standing is Standing.READY and now_ns - e.golden_ns <= self.rules.golden_interval_ns
-            for e in self.engines.values()
+            for e in self._pair()
         )
 
     def all_ready(self) -> bool:
-        good = sum(e.standing in (Standing.READY, Standing.ACTIVE) for e in self.engines.values())
-        return good >= self.rules.engines
+        return sum(e.standing is not Standing.STARTING for e in self._pair()) == len(PAIR)
+
+    def _pair(self) -> list[Engine]:
+        return [e for e in self.engines.values() if e.seat in PAIR]
 
     # -- events --------------------------------------------------------------------------------------------------
 
     def start(self) -> list[Action]:
         """Begin a generation: ask for its engines."""
-        self._spawns_pending = self.rules.engines
-        return [Spawn("start of the generation") for _ in range(self.rules.engines)]
+        self._asked = list(PAIR)
+        return [Spawn(seat, "start of the generation") for seat in PAIR]
 
-    def spawned(self, epoch: int, now_ns: int) -> None:
-        self._spawns_pending -= 1
-        self.engines[epoch] = Engine(epoch, born_ns=now_ns, heard_ns=now_ns)
+    def spawned(self, epoch: int, seat: Seat, now_ns: int) -> None:
+        self._asked.remove(seat)
+        self.engines[epoch] = Engine(epoch, seat, born_ns=now_ns, heard_ns=now_ns)
 
     def ready(self, epoch: int, now_ns: int) -> list[Action]:
         """The engine has loaded its plans and answered its golden input rightly."""
@@ -70,8 +82,9 @@ class Failover:
         if engine is None or engine.standing is not Standing.STARTING:
             return []
         engine.standing, engine.heard_ns, engine.golden_ns = Standing.READY, now_ns, now_ns
-        self._backoff_ns = 0
-        return self._promote_if_none("first engine ready")
+        self._restarts_of(engine.seat).ready()
+        dismissed = self._dismiss_last_resort() if engine.seat in PAIR else []
+        return dismissed + self._promote_if_none("first engine ready")
 
     def heard(self, epoch: int, now_ns: int) -> None:
         engine = self.engines.get(epoch)
@@ -129,7 +142,7 @@ class Failover:
         if was_active:
             self.failovers += 1
             actions += self._promote_if_none(reason)
-        self._schedule_respawn(now_ns, reason)
+        self._note_loss(engine.seat, reason, now_ns)
         return actions
 
     def overdue(self, epoch: int, now_ns: int) -> bool:
@@ -137,11 +150,11 @@ class Failover:
         engine = self.engines.get(epoch)
         return engine is not None and self._overdue(engine, now_ns) is not None
 
-    def spawn_failed(self, reason: str, now_ns: int) -> None:
+    def spawn_failed(self, seat: Seat, reason: str, now_ns: int) -> None:
         """It could not even be asked for: no memory, no descriptors."""
-        self._spawns_pending -= 1
+        self._asked.remove(seat)
         self.losses[Fault.NOT_STARTED] += 1
-        self._schedule_respawn(now_ns, reason)
+        self._note_loss(seat, reason, now_ns)
 
     def end(self) -> None:
         """The generation is draining: nothing is started any more."""
@@ -184,7 +197,7 @@ class Failover:
         if age_ns < (2 * half_ns if active.busy_since_ns else half_ns):
             return []
         fresh = [
-            e for e in self.engines.values()
+            e for e in self._pair()
             if e.standing is Standing.READY and not e.check_sent_ns and now_ns - e.golden_ns < half_ns
         ]  # fmt: skip
         if not fresh:
@@ -197,25 +210,26 @@ class Failover:
 
         It is nobody's fault and costs no restart; but it is done within the budget only, and once in its window.
         """
-        worn = next((e for e in self.engines.values() if e.worn and not e.busy_since_ns and not e.check_sent_ns), None)
+        worn = next((e for e in self._pair() if e.worn and not e.busy_since_ns and not e.check_sent_ns), None)
         if worn is None or now_ns < self._renew_after_ns or self._at_its_end(now_ns):
             return []
         fit = [
-            e for e in self.engines.values()
+            e for e in self._pair()
             if e is not worn and e.standing is not Standing.STARTING and not e.check_sent_ns
             and now_ns - e.golden_ns <= self.rules.golden_interval_ns
         ]  # fmt: skip
-        if not fit or len(self.engines) < self.rules.engines:
+        if not fit or len(self._pair()) < len(PAIR):
             return []
         del self.engines[worn.epoch]
         self._renew_after_ns = now_ns + self.rules.restart_window_ns
         self.renewals += 1
-        self._spawns_pending += 1
-        return [*self._promote_if_none(worn.worn), Retire(worn.epoch, worn.worn), Spawn("to replace the worn engine")]
+        self._asked.append(worn.seat)
+        promoted, retired = self._promote_if_none(worn.worn), Retire(worn.epoch, worn.worn)
+        return [*promoted, retired, Spawn(worn.seat, "to replace the worn engine")]
 
     def _at_its_end(self, now_ns: int) -> bool:
         """No engine can be spared any more: the next loss could not be made good."""
-        return bool(self.failed) or self._ended or self._deaths_within_window(now_ns) >= self.rules.restart_budget
+        return bool(self.failed) or self._ended or self.restarts.spent(now_ns)
 
     def _overdue(self, engine: Engine, now_ns: int) -> tuple[Fault, str] | None:
         rules = self.rules
@@ -242,28 +256,34 @@ class Failover:
             and now_ns - engine.golden_ns >= self.rules.golden_interval_ns // 2
         )
 
-    def _deaths_within_window(self, now_ns: int) -> int:
-        while self._deaths and now_ns - self._deaths[0] > self.rules.restart_window_ns:
-            self._deaths.popleft()
-        return len(self._deaths)
+    def _restarts_of(self, seat: Seat) -> Restarts:
+        return self.restarts if seat in PAIR else self.last_resort_restarts
 
-    def _schedule_respawn(self, now_ns: int, reason: str) -> None:
-        self._deaths.append(now_ns)
-        self.last_loss = reason
-        deaths = self._deaths_within_window(now_ns)
-        if deaths > self.rules.restart_budget:
-            self.failed = (
-                f"{deaths} engines lost within {self.rules.restart_window_ns / 1e9:.0f} s, the last one: {reason}"
-            )
-        # Where another engine serves, its replayed frames go first: a starting engine would compete with them.
-        others = RESPAWN_AFTER_NS if any(e.standing is not Standing.STARTING for e in self.engines.values()) else 0
-        self._spawn_at_ns = now_ns + max(self._backoff_ns, others)
-        self._backoff_ns = min(max(2 * self._backoff_ns, self.rules.backoff_first_ns), self.rules.backoff_max_ns)
+    def _note_loss(self, seat: Seat, reason: str, now_ns: int) -> None:
+        others = any(e.standing is not Standing.STARTING for e in self._pair())
+        self._restarts_of(seat).lost(reason, others, now_ns)
 
     def _respawn(self, now_ns: int) -> list[Action]:
-        if self.failed or self._ended or now_ns < self._spawn_at_ns:
+        if self._ended:
             return []
-        if len(self.engines) + self._spawns_pending >= self.rules.engines:
-            return []
-        self._spawns_pending += 1  # one at a tick: where it fails, the back-off holds for the next one
-        return [Spawn("to replace an engine that was lost")]
+        taken = {e.seat for e in self.engines.values()} | set(self._asked)
+        actions: list[Action] = []
+        free = [seat for seat in PAIR if seat not in taken]
+        if free and self.restarts.due(now_ns):  # one at a tick: where it fails, the back-off holds for the next one
+            actions.append(Spawn(free[0], "to replace an engine that was lost"))
+        if Seat.LAST_RESORT not in taken and self._wants_last_resort() and self.last_resort_restarts.due(now_ns):
+            actions.append(Spawn(Seat.LAST_RESORT, "no engine of the pair can serve"))
+        self._asked += [action.seat for action in actions if isinstance(action, Spawn)]
+        return actions
+
+    def _wants_last_resort(self) -> bool:
+        """Whether the pair cannot serve: after a loss, not while it starts for the first time."""
+        pair_serves = any(e.standing is not Standing.STARTING for e in self._pair())
+        return self.rules.last_resort and bool(self.restarts.last_loss) and not pair_serves
+
+    def _dismiss_last_resort(self) -> list[Action]:
+        """The pair serves again: what the last resort has in flight goes there, where it is sooner done."""
+        found = [e.epoch for e in self.engines.values() if e.seat is Seat.LAST_RESORT]
+        for epoch in found:
+            del self.engines[epoch]
+        return [Retire(epoch, "an engine of the pair serves again") for epoch in found]

@@ -21,12 +21,11 @@ from .failover import Failover
 from .faults import Fault
 from .intake import Intake
 from .orders import Action, Check, Fence, Promote, Retire, Spawn
-from .pipeline import Serving
 from .placement import from_text, in_words
 from .plans import ServedPlan
 from .poller import Watcher
-from .serving_rules import batch_rule, relief_policy
-from .standing import Rules
+from .serving_rules import Serving, batch_rule, relief_policy
+from .standing import Seat, rules_of
 
 log = logging.getLogger("orind")
 
@@ -35,7 +34,7 @@ class Owner(Protocol):
     """Main, as a generation sees it."""
 
     def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None: ...
-    def fenced(self, generation: Generation, batches: list[Batch], order: Fence, now_ns: int) -> None: ...
+    def fenced(self, generation: Generation, batches: list[Batch], order: Fence | Retire, now_ns: int) -> None: ...
     def promoted(self, generation: Generation, now_ns: int) -> None: ...
 
 
@@ -82,7 +81,7 @@ class Generation:
         rule = batch_rule(self.config)
         return Serving(
             self.number, Intake(self.config, tensors, self._stamps), rule, self.config.engine.queue_depth, views,
-            relief_policy(self.config),
+            relief_policy(self.config), 3 if self.config.standby.last_resort == "cpu" else 2,
         )  # fmt: skip
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -188,7 +187,7 @@ class Generation:
     def _apply(self, actions: list[Action], now_ns: int) -> None:
         for action in actions:
             if isinstance(action, Spawn):
-                self._spawn(action.reason, now_ns)
+                self._spawn(action, now_ns)
             elif isinstance(action, Fence):
                 self._fence(action, now_ns)
             elif isinstance(action, Promote):
@@ -196,35 +195,45 @@ class Generation:
                 log.info("generation %d: engine %d is active (%s)", self.number, action.epoch, action.reason)
                 self._owner.promoted(self, now_ns)
             elif isinstance(action, Retire):
-                log.info("generation %d: engine %d is renewed: %s", self.number, action.epoch, action.reason)
-                self._forget(self.handles[action.epoch])
+                log.info("generation %d: engine %d is let go: %s", self.number, action.epoch, action.reason)
+                self._part_with(action, now_ns)
             elif isinstance(action, Check):
                 self.handles[action.epoch].check(now_ns)
 
-    def _spawn(self, reason: str, now_ns: int) -> None:
+    def _spawn(self, order: Spawn, now_ns: int) -> None:
         layout = ResultLayout(
             frames=max(max(p.spec.batch) for p in self.plans),
             rows_max=max(p.interface.rows_max * p.interface.row_width for p in self.plans),
             row_width=1,
         )
         try:
-            handle = self._launcher.launch(self.config, [p.fd for p in self.plans], layout, self._spawn_failed)
+            device, plan_fds = self._device_of(order.seat), [p.fd for p in self.plans]
+            handle = self._launcher.launch(self.config, device, plan_fds, layout, self._spawn_failed)
         except (IpcError, OSError) as error:
             log.error("generation %d: an engine cannot be started: %s", self.number, error)
-            self.machine.spawn_failed(str(error), now_ns)
+            self.machine.spawn_failed(order.seat, str(error), now_ns)
             return
-        log.info("generation %d: engine %d starts (%s)", self.number, handle.epoch, reason)
+        log.info("generation %d: engine %d starts on %s (%s)", self.number, handle.epoch, device, order.reason)
+        handle.last_resort = order.seat is Seat.LAST_RESORT
         self.handles[handle.epoch] = handle
-        self.machine.spawned(handle.epoch, now_ns)
+        self.machine.spawned(handle.epoch, order.seat, now_ns)
         self._watcher.watch(handle.fd, lambda now_ns: self._on_readable(handle, now_ns))
         self._watcher.watch(handle.fault_fd, lambda now_ns: self._on_fault_pipe(handle, now_ns))
+
+    def _device_of(self, seat: Seat) -> str:
+        device, standby = self.config.engine.device, self.config.standby
+        return {Seat.FIRST: device, Seat.SECOND: standby.device or device, Seat.LAST_RESORT: standby.last_resort}[seat]
 
     def _spawn_failed(self, epoch: int, text: str) -> None:
         self._apply(self.machine.lost(epoch, Fault.NOT_STARTED, text, self._now_ns), self._now_ns)
 
     def _fence(self, action: Fence, now_ns: int) -> None:
-        handle = self.handles[action.epoch]
         log.warning("generation %d: engine %d is fenced: %s", self.number, action.epoch, action.reason)
+        self._part_with(action, now_ns)
+
+    def _part_with(self, action: Fence | Retire, now_ns: int) -> None:
+        """Take back what the engine has in flight, and end it."""
+        handle = self.handles[action.epoch]
         batches = handle.take_in_flight()
         if handle is self.active:
             self.active = None
@@ -241,17 +250,3 @@ class Generation:
 def _is_late(batch: Batch, answer: Answer) -> bool:
     """Whether the engine itself was too slow for a frame: one that it was given for the first time, so in good time."""
     return any(answer.t_end_ns > frame.deadline_ns for frame in batch.frames if not frame.replayed)
-
-
-def rules_of(config: Config) -> Rules:
-    """The failover's times, from the configuration."""
-    engine = config.engine
-    return Rules(
-        heartbeat_missed_ns=int(engine.heartbeat_missed_ms * 1e6),
-        ready_timeout_ns=int(engine.ready_timeout_s * 1e9),
-        golden_interval_ns=int(engine.golden_interval_s * 1e9),
-        golden_timeout_ns=int(engine.golden_timeout_ms * 1e6),
-        batch_watchdog_ns=int(engine.batch_watchdog_ms * 1e6),
-        restart_budget=engine.restart_budget,
-        restart_window_ns=int(engine.restart_window_s * 1e9),
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .faults import Fault
+from .standing import Seat
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Let this engine go: it has no frames, and nobody is to blame."""
+    """Let this engine go, and nobody is to blame; what it has in flight goes to its successor."""
 
     epoch: int
     reason: str
@@ -34,8 +35,9 @@ class Retire:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Start another engine."""
+    """Start an engine for this seat."""
 
+    seat: Seat
     reason: str
 
 

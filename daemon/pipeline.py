@@ -8,7 +8,6 @@ its slot is given back there and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,27 +19,19 @@ from ..ipc.source import RawFrame
 from . import batcher
 from .answers import describe
 from .decode_pool import DecodePool
-from .engine_handle import Batch, EngineHandle, PlanView
+from .engine_handle import Batch, EngineHandle
 from .faults import Fault
-from .intake import Intake
 from .ledger import Ledger
-from .orders import Fence
+from .orders import Fence, Retire
 from .queues import Queues
-from .relief import Instead, Policy, Relief
+from .relief import Instead, Relief
 from .repeats import Repeats
+from .replay import sort_out
+from .serving_rules import Serving
 from .trigger import ReplySocket, Trigger
 
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """What a generation gives the pipeline: its rules and its plans. Replaced as a whole at a reload."""
-
-    generation: int
-    intake: Intake
-    rule: batcher.Rule
-    depth: int
-    plans: dict[str, PlanView]
-    relief: Policy
+OK = ("ok", "", None)
+LAST_RESORT = ("degraded", "last_resort", "answered on the CPU as last resort: no engine on the GPU can serve")
 
 
 class Pipeline:
@@ -55,10 +46,11 @@ class Pipeline:
         publish: Callable[[list[bytes]], None],
     ) -> None:
         self.serving = serving
-        self.active: EngineHandle | None = None
         self.queues = Queues()
         self.times = batcher.ServiceTimes()
         self.relief = Relief(serving.relief)
+        self._active: EngineHandle | None = None
+        self._times_on: dict[str, batcher.ServiceTimes] = {}  # by device
         self.batch_max = 64
         self.pace_ns = 0
         self.clock_hz = 0
@@ -68,6 +60,17 @@ class Pipeline:
         self._decoders = decoders
         self._publish = publish
         self._repeats = Repeats(ledger, publish)
+
+    @property
+    def active(self) -> EngineHandle | None:
+        """The engine that receives frames. What is predicted of it was measured on its device."""
+        return self._active
+
+    @active.setter
+    def active(self, engine: EngineHandle | None) -> None:
+        self._active = engine
+        if engine is not None:
+            self.times = self._times_on.setdefault(engine.device, batcher.ServiceTimes())
 
     # -- source -> validate -> slot -> (decode) -> admit ---------------------------------------------------------
 
@@ -141,7 +144,7 @@ class Pipeline:
         if engine is None:
             first_ns = self.queues.first_deadline_ns()
             return max(1, first_ns - now_ns) if first_ns else 0
-        if any(batch.frames[0].suspect for batch in engine.in_flight.values()):
+        if any(batch.frames[0].deaths for batch in engine.in_flight.values()):
             return 0  # alone: if the engine dies now, it is known of what
         if self.queues.retry:
             if not engine.in_flight:
@@ -194,7 +197,8 @@ class Pipeline:
 
     def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None:
         """An engine has returned a batch: every frame of it gets its outcome."""
-        self.times.learn(batch.plan.model, batch.size, self.clock_hz, answer.t_end_ns - answer.t_start_ns, now_ns)
+        times = self._times_on.setdefault(engine.device, batcher.ServiceTimes())
+        times.learn(batch.plan.model, batch.size, self.clock_hz, answer.t_end_ns - answer.t_start_ns, now_ns)
         stages = self._ledger.stages
         for position, (frame, status) in enumerate(zip(batch.frames, answer.frames, strict=True)):
             stages["preprocess"].add(answer.t_pre_ns - answer.t_start_ns)
@@ -211,30 +215,26 @@ class Pipeline:
     def _deliver(
         self, frame: Trigger, engine: EngineHandle, batch: Batch, position: int, count: int, now_ns: int
     ) -> None:
-        """`ok` with what the engine left for the frame, unless that cannot be an answer."""
+        """`ok` (of the last resort `degraded`) with what the engine left for the frame, if that can be an answer."""
         try:
             content = describe(batch.plan.labels, engine.rows(batch, position, count))
         except (ResultAreaError, ValueError) as error:
             engine.distrust(f"its answer cannot be used: {error}")
             self._finish(frame, "error", "engine", f"the engine's answer cannot be used: {error}", now_ns)
         else:
-            self.relief.answered(frame, content)
-            self._finish(frame, "ok", "", None, now_ns, content)
+            outcome, code, text = LAST_RESORT if engine.last_resort else OK
+            if outcome == "ok":
+                self.relief.answered(frame, content)
+            self._finish(frame, outcome, code, text, now_ns, content)
 
-    def replay(self, batches: list[Batch], order: Fence, now_ns: int) -> None:
-        """Frames that a lost engine had: each again, alone. One that was alone and is blamed twice is poison."""
-        if order.fault is Fault.SLOW:
-            self.times = batcher.ServiceTimes()  # of that engine: they would refuse the next one's frames
-        again: list[Trigger] = []
-        for batch in batches:
-            for frame in batch.frames:
-                blamed = order.fault.blames_frames
-                if blamed and frame.suspect and len(batches) == 1 and len(batch.frames) == 1:
-                    text = f"a second engine died of it, with nothing else in flight ({order.reason})"
-                    self._finish(frame, "error", "poison", text, now_ns)
-                else:
-                    frame.replayed, frame.suspect = True, frame.suspect or blamed
-                    again.append(frame)
+    def replay(self, batches: list[Batch], order: Fence | Retire, now_ns: int) -> None:
+        """Frames that a lost engine had: each again, alone, or poison."""
+        if isinstance(order, Fence) and order.fault is Fault.SLOW:
+            self._times_on.clear()  # of that engine: they would refuse the next one's frames
+            self.active = self._active
+        again, poison = sort_out(batches, order, self.serving.deaths_max)
+        for frame, text in poison:
+            self._finish(frame, "error", "poison", text, now_ns)
         for frame in reversed(again):
             if self._readmitted(frame, now_ns):
                 self.queues.retry.appendleft(frame)

@@ -178,7 +178,7 @@ class Reloading:
         if not generation.machine.losses:
             generation.tick(now_ns)
         if generation.machine.losses:
-            self._finish(False, UNCHANGED, [f"{LOST}: {generation.machine.last_loss}"], now_ns)
+            self._finish(False, UNCHANGED, [f"{LOST}: {generation.machine.restarts.last_loss}"], now_ns)
         elif generation.machine.all_ready():
             self._switch(generation, now_ns)
         elif now_ns > self._deadline_ns:

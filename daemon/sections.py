@@ -120,7 +120,9 @@ class Slots(Section):
 
 
 class EngineSection(Section):
-    device: Literal["cpu", "cuda"] = Field(default="cpu", description="given or refused, never swapped")
+    device: Annotated[str, _of_form(r"cpu|cuda(:[0-9]{1,3})?", "cpu, cuda or cuda:N")] = Field(
+        default="cpu", description="cpu, cuda (the first GPU) or cuda:N; given or refused, never swapped"
+    )
     cpu_steps: Literal["refuse", "allow"] = Field(
         default="refuse",
         description="device cuda: steps of a plan without a CUDA kernel may run on the CPU; `orind status` lists them",
@@ -151,6 +153,16 @@ class EngineSection(Section):
     )
     restart_window_s: float = Field(default=60, gt=0, le=86_400, description="see restart_budget")
     cpus: list[int] = Field(default_factory=list, description="CPUs of the engines; empty: all")
+
+
+class Standby(Section):
+    device: Annotated[str, _of_form(r"|cuda:[0-9]{1,3}", "cuda:N, the number of a GPU")] = Field(
+        default="", description="a second GPU for the second engine, as cuda:1; empty: where the first one runs"
+    )
+    last_resort: Literal["none", "cpu"] = Field(
+        default="none",
+        description="cpu: while no engine on the GPU can serve, one on the CPU does; its answers say `degraded`",
+    )
 
 
 class Batching(Section):
@@ -193,7 +205,9 @@ class Power(Section):
 
 
 class Health(Section):
-    queue_max: int = Field(default=64, ge=1, description="waiting frames above which health is 503")
+    queue_max: int | None = Field(
+        default=None, ge=1, description="waiting frames above which health is 503; none: three quarters of slots.count"
+    )
     memory_max_percent: float = Field(default=90, gt=0, le=100, description="memory in use above which health is 503")
 
 

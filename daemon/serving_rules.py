@@ -5,10 +5,27 @@ Called by `generation.py`. Only units change here: what the settings mean is sai
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from . import degradation
 from .batcher import Adaptive, Rule
 from .config import Config
+from .engine_handle import PlanView
+from .intake import Intake
 from .relief import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What a generation gives the pipeline: its rules and its plans. Replaced as a whole at a reload."""
+
+    generation: int
+    intake: Intake
+    rule: Rule
+    depth: int
+    plans: dict[str, PlanView]
+    relief: Policy
+    deaths_max: int = 2  # of engines, before a frame counts as poison
 
 
 def batch_rule(config: Config) -> Rule:

@@ -130,7 +130,7 @@ def describe_failover(number: int, batches: list[Batch], order: Fence, now_ns: i
 def health(daemon: Reported, queued: int, now_ns: int) -> tuple[bool, list[str]]:
     """Whether a load balancer may send work here, and why not, or why not as well as it should be."""
     generation, machine = daemon.generation, daemon.generation.machine
-    limit = generation.config.health.queue_max
+    limit = generation.config.queue_limit
     fatal = []
     if daemon.draining:
         fatal.append("draining")
@@ -143,7 +143,9 @@ def health(daemon: Reported, queued: int, now_ns: int) -> tuple[bool, list[str]]
     poor = []
     if machine.failed:
         poor.append(f"no standby any more: {machine.failed}")
-    elif not machine.standby_ready(now_ns):
+    if machine.on_last_resort:
+        poor.append(f"the CPU serves as last resort, its answers are `degraded`: {machine.restarts.last_loss}")
+    elif not machine.failed and not machine.standby_ready(now_ns):
         poor.append("no ready standby")
     if daemon.reloading.differs:
         poor.append(daemon.reloading.differs)
@@ -160,12 +162,12 @@ def health(daemon: Reported, queued: int, now_ns: int) -> tuple[bool, list[str]]
 
 def _failure(machine: Failover) -> str:
     """Why it is out of restarts, and why the last engine was lost where that came later."""
-    later = "" if machine.failed.endswith(machine.last_loss) else f"; then one more: {machine.last_loss}"
-    return machine.failed + later
+    last = machine.restarts.last_loss
+    return machine.failed if machine.failed.endswith(last) else f"{machine.failed}; then one more: {last}"
 
 
 def _not_yet(machine: Failover) -> str:
-    last = f"; the last one was lost: {machine.last_loss}" if machine.last_loss else ""
+    last = f"; the last one was lost: {machine.restarts.last_loss}" if machine.restarts.last_loss else ""
     return f"no engine has given a right golden answer yet{last}"
 
 

@@ -31,7 +31,7 @@ class ReplySocket(Protocol):
 class Trigger:
     """A frame with its identity, its pixels' place and everything that its answer echoes.
 
-    `replayed`: an engine was lost that had it; `suspect`: it may be what that engine was lost of.
+    `replayed`: an engine was lost that had it; `deaths`: of how many engines it may be the cause.
     """
 
     camera: str
@@ -56,6 +56,6 @@ class Trigger:
     envelope: Sequence[bytes] = ()
     entry: Entry | None = None
     replayed: bool = False
-    suspect: bool = False
+    deaths: int = 0
     queued_ns: int = 0
     outcome: str = ""

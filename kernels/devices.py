@@ -1,6 +1,6 @@
-"""What runs a plan's programs: "cpu" or "cuda", by name, never by falling back.
+"""What runs a plan's programs: "cpu", "cuda" or "cuda:N", by name, never by falling back.
 
-Opened once by an engine, before its plans. Imports PyCUDA only for "cuda".
+Opened once by an engine, before its plans. Imports PyCUDA only for a GPU.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class CpuDevice:
 
 
 class CudaDevice:
-    """The first GPU. `cpu_steps`: steps without a kernel run on the CPU; else a plan with such steps is refused."""
+    """A GPU. `cpu_steps`: steps without a kernel run on the CPU; else a plan with such steps is refused."""
 
-    def __init__(self, cpu_steps: bool) -> None:
-        """Raises ProgramError where PyCUDA or a GPU is missing."""
+    def __init__(self, ordinal: int, cpu_steps: bool) -> None:
+        """Raises ProgramError where PyCUDA or the GPU of that number is missing."""
         from .cuda.device import Device as Gpu
 
-        self._gpu = Gpu()
+        self._gpu = Gpu(ordinal)
         self._cpu_steps = cpu_steps
 
     def executor(self, plan: Plan, batch: int, programs: Mapping[int, Program]) -> Executor:
@@ -69,9 +69,13 @@ class CudaDevice:
 
 
 def open_device(name: str, cpu_steps: bool = False) -> Device:
-    """Raises ProgramError for a name that there is none of, or whose hardware or library is missing."""
+    """`name`: cpu, cuda (the first GPU) or cuda:N.
+
+    Raises ProgramError for a name that there is none of, or whose hardware or library is missing.
+    """
     if name == "cpu":
         return CpuDevice()
-    if name == "cuda":
-        return CudaDevice(cpu_steps)
-    raise ProgramError(f"device '{name}' is not one of cpu, cuda")
+    kind, _, ordinal = name.partition(":")
+    if kind == "cuda" and (ordinal or name == kind) and (ordinal or "0").isdecimal():
+        return CudaDevice(int(ordinal or "0"), cpu_steps)
+    raise ProgramError(f"device '{name}' is not one of cpu, cuda, cuda:N")

@@ -30,6 +30,7 @@ from orind.kernels.plan.file import PlanFile
 # only where a hang is what happens is the watchdog so short: on a shared machine a batch may take long for once
 HANG: dict[str, Any] = {"batch_watchdog_ms": 1000, "heartbeat_missed_ms": 1000}
 CUDA: dict[str, Any] = {"device": "cuda", "cpu_steps": "allow", "golden_timeout_ms": 60_000}
+GOLDEN: dict[str, Any] = {"golden_interval_s": 2, "golden_timeout_ms": 1000}
 PATTERN_FLOATS = 24  # so many weights in a row are found in an engine's memory where they stand and nowhere else
 PIECE_BYTES = 1 << 18
 
@@ -159,7 +160,7 @@ CASES = [
     Case("sigkill", "kill -9 of the active engine", _signal(signal.SIGKILL), ("died",)),
     Case("sigsegv", "a segmentation fault in it", _signal(signal.SIGSEGV), ("died",)),
     Case("sigstop", "it hangs (stopped)", _signal(signal.SIGSTOP), ("batch_overdue", "silent"), HANG),
-    Case("golden", "its weights change in memory", corrupt, ("wrong",), {"golden_interval_s": 1}, takes_over=False),
+    Case("golden", "its weights change in memory", corrupt, ("wrong",), GOLDEN, takes_over=False),
     Case("spawn", "no memory for the next engine", starve, ("died", "reported"), takes_over=False, mend=feed),
     Case("cuda-address", "illegal address", _control("illegal_address graph=+1 pid={pid} once"), ("reported",), CUDA),
     Case("cuda-assert", "assert in a kernel", _control("assert graph=+1 pid={pid} once"), ("reported",), CUDA),

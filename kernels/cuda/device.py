@@ -43,9 +43,9 @@ class Graph:
 
 
 class Device:
-    """The first GPU, its primary context current until `close`. Raises ProgramError where there is none."""
+    """A GPU, its primary context current until `close`. Raises ProgramError where there is none of that number."""
 
-    def __init__(self) -> None:
+    def __init__(self, ordinal: int = 0) -> None:
         try:
             import pycuda.driver as driver
         except ImportError as error:
@@ -54,8 +54,10 @@ class Device:
         self.driver = driver
         try:
             driver.init()
-            first = driver.Device(0)
-            self._context = first.retain_primary_context()
+            if ordinal >= (count := driver.Device.count()):
+                raise ProgramError(f"device cuda:{ordinal}: there {'is' if count == 1 else 'are'} {count}, from 0")
+            gpu = driver.Device(ordinal)
+            self._context = gpu.retain_primary_context()
         except driver.Error as error:
             raise ProgramError(f"device cuda: no GPU can be used ({error})") from error
         self._library = ctypes.CDLL("libcuda.so.1")
@@ -63,9 +65,9 @@ class Device:
         self._takes_cubins = True
         self._context.push()
         try:
-            self.name = str(first.name())
-            self.sms = int(first.get_attribute(driver.device_attribute.MULTIPROCESSOR_COUNT))
-            self.capability = first.compute_capability()
+            self.name = str(gpu.name())
+            self.sms = int(gpu.get_attribute(driver.device_attribute.MULTIPROCESSOR_COUNT))
+            self.capability = gpu.compute_capability()
             self.stream = driver.Stream()
         except driver.Error as error:
             self._context.pop()

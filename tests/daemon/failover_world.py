@@ -26,7 +26,7 @@ from orind.daemon.engine_handle import Batch, EngineHandle, Launcher, ResultLayo
 from orind.daemon.faults import Fault
 from orind.daemon.generation import Generation
 from orind.daemon.ledger import Ledger
-from orind.daemon.orders import Fence
+from orind.daemon.orders import Fence, Retire
 from orind.daemon.pipeline import Pipeline
 from orind.daemon.plans import ServedPlan
 from orind.daemon.retired import Retired
@@ -53,7 +53,11 @@ CAMERAS = {
     "cam": {"model": "m", "deadline_ms": DEADLINE_MS},
     "live": {"model": "m", "deadline_ms": DEADLINE_MS, "priority": "best_effort"},
 }
-CONFIGS = {n: config(cameras=CAMERAS, engine={**ENGINE, "restart_budget": n}) for n in BUDGETS}
+CONFIGS = [config(cameras=CAMERAS, engine={**ENGINE, "restart_budget": n}) for n in BUDGETS]
+CONFIGS += [
+    config(cameras=CAMERAS, engine={**ENGINE, "device": "cuda", "restart_budget": n}, standby={"last_resort": "cpu"})
+    for n in BUDGETS
+]
 RING = SlotRing(8, 8192)
 PLAN = ServedPlan(
     "m", -1, "m.plan", "00", 1, ModelSpec("m", "detect", ("a",), (1,), InputSpec(), DecoderSpec(kind="yolo")),
@@ -73,6 +77,7 @@ class Account:
     """What a generation has lost, counted by the test itself. `in_a_row`: without a ready engine in between."""
 
     budget: int
+    free: int = 2
     losses: list[int] = field(default_factory=list)
     in_a_row: int = 0
     starts: int = 0
@@ -87,9 +92,9 @@ class Account:
         return any(b - a <= WINDOW_S * S for a, b in pairs)
 
     def allows(self, now_ns: int) -> bool:
-        """Whether an engine may be started now: one of the first two, or within the budget and after the back-off."""
+        """Whether an engine may be started now: one of the first, or within the budget and after the back-off."""
         self.starts += 1
-        if self.starts <= 2:
+        if self.starts <= self.free:
             return True
         wait_ns = min(100 * MS << (self.in_a_row - 2), 10 * S) if self.in_a_row > 1 else 0
         return not self.over() and (not self.losses or now_ns >= self.losses[-1] + wait_ns)
@@ -136,10 +141,10 @@ class Rows:
 class Engine(EngineHandle):
     """Main's handle and the process behind it in one. `fault`: what was done to it, '' while it is healthy."""
 
-    def __init__(self, world: World, epoch: int, account: Account) -> None:
+    def __init__(self, world: World, epoch: int, account: Account, device: str) -> None:
         self.account = account
         self.wire, self.memory = Wire(self), Rows()
-        super().__init__(epoch, self.wire, 2 * epoch + 1, self.memory, "cpu", 2)  # type: ignore[arg-type]
+        super().__init__(epoch, self.wire, 2 * epoch + 1, self.memory, device, 2)  # type: ignore[arg-type]
         self.world, self.fault, self.alive, self.hung = world, "", True, False
         self.wrong = self.unproven = self.deaf = self.miscounts = False
         self.factor = 1
@@ -260,19 +265,27 @@ class Engine(EngineHandle):
 class Starts(Launcher):
     """Starts the engines of one generation, or does not."""
 
-    def __init__(self, world: World, account: Account) -> None:
-        self.world, self.account = world, account
+    def __init__(self, world: World) -> None:
+        budget = world.config.engine.restart_budget
+        self.world, self.pair, self.last_resort = world, Account(budget), Account(budget, free=1)
 
     def launch(
-        self, config: Config, plan_fds: Sequence[int], layout: ResultLayout, on_failed: Callable[[int, str], None]
+        self,
+        config: Config,
+        device: str,
+        plan_fds: Sequence[int],
+        layout: ResultLayout,
+        on_failed: Callable[[int, str], None],
     ) -> EngineHandle:
         world = self.world
-        assert self.account.allows(world.now), "no start beyond the budget, nor before its time"
+        account = self.pair if device == config.engine.device else self.last_resort
+        assert account is self.pair or self.pair.losses, "the last resort comes after a loss"
+        assert account.allows(world.now), "no start beyond the budget, nor before its time"
         fate = world.rng.random() if world.faulty() else 1.0
         if fate < 0.05:
-            self.account.lose(world.now)
+            account.lose(world.now)
             raise OSError("no memory")
-        engine = world.engines[len(world.engines) + 1] = Engine(world, len(world.engines) + 1, self.account)
+        engine = world.engines[len(world.engines) + 1] = Engine(world, len(world.engines) + 1, account, device)
         if fate < 0.10:
             engine.fault = "not started"
             world.at(world.rng.randrange(30) * MS, lambda: engine.alive and on_failed(engine.epoch, "no memory"))
@@ -291,7 +304,8 @@ class World:
         self.rng = rng = random.Random(seed)
         self.now = self.paired_ns = START_NS
         self.stamps = StampPolicy()
-        self.config = CONFIGS[rng.choice(BUDGETS)]
+        self.config = rng.choice(CONFIGS)
+        self.deaths_max = 2 + (self.config.standby.last_resort == "cpu")
         self.watched: dict[int, Callable[[int], object]] = {}
         self.engines: dict[int, Engine] = {}
         self.events: list[tuple[int, int, Callable[[], object]]] = []
@@ -311,9 +325,8 @@ class World:
         self.pipeline = Pipeline(self.generation.serving(), RING, self.ledger, self.decoders, self.publish)
 
     def new_generation(self, number: int) -> Generation:
-        starts = Starts(self, Account(self.config.engine.restart_budget))
         plan = replace(PLAN, fd=os.open(os.devnull, os.O_RDONLY))
-        return Generation(number, self.config, [plan], starts, self, self, self.stamps)
+        return Generation(number, self.config, [plan], Starts(self), self, self, self.stamps)
 
     def at(self, delay_ns: int, event: Callable[[], object]) -> None:
         heapq.heappush(self.events, (self.now + delay_ns, next(self.order), event))
@@ -332,8 +345,12 @@ class World:
     def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None:
         self.pipeline.answered(engine, batch, answer, now_ns)
 
-    def fenced(self, generation: Generation, batches: list[Batch], order: Fence, now_ns: int) -> None:
+    def fenced(self, generation: Generation, batches: list[Batch], order: Fence | Retire, now_ns: int) -> None:
         engine = self.engines[order.epoch]
+        if isinstance(order, Retire):
+            assert not batches or engine.last_resort, "a worn engine goes at a moment without work"
+            self.replay(generation, batches, order)
+            return
         assert order.reason and all(known.epoch != order.epoch for _, known in self.fences), "fenced once"
         slow = order.fault is Fault.SLOW
         assert engine.fault or slow, f"a healthy engine was given up: {order}"
@@ -341,9 +358,14 @@ class World:
         if order.fault.blames_frames:
             self.blamed.update(f.seq for b in batches for f in b.frames if f.seq is not None)
         engine.account.lose(now_ns)
-        assert bool(generation.machine.failed) or not engine.account.over(), "out of restarts is said"
+        machine = generation.machine
+        said = machine.last_resort_restarts.failed if engine.last_resort else machine.failed
+        assert bool(said) or not engine.account.over(), "out of restarts is said"
         assert not (slow and generation.machine.failed), "slowness never takes the last restart"
-        self.pipeline.replay(batches, order, now_ns)
+        self.replay(generation, batches, order)
+
+    def replay(self, generation: Generation, batches: list[Batch], order: Fence | Retire) -> None:
+        self.pipeline.replay(batches, order, self.now)
         if generation is self.generation:
             self.pipeline.active = generation.active
 
@@ -377,8 +399,8 @@ class World:
         assert said["outcome"] == "ok" or said["reason"]
         late_ns = self.now - self.given[seq] - DEADLINE_MS * MS
         assert late_ns <= 2 * WATCHDOG_MS * MS + self.stalled_ns + 20 * MS, f"{seq} waited {late_ns / 1e6} ms too long"
-        if said["reason"] and "second engine" in said["reason"]:
-            assert self.blamed[seq] >= 2
+        if said["reason"] and "engines died of it" in said["reason"]:
+            assert self.blamed[seq] >= self.deaths_max
         self.answers[seq] = (said["outcome"], self.now)
 
     # -- time ----------------------------------------------------------------------------------------------------
@@ -486,6 +508,8 @@ class World:
 
     def healed(self) -> bool:
         machine = self.generation.machine
+        if machine.failed and machine.rules.last_resort and not machine.last_resort_restarts.failed:
+            return self.generation.active is not None
         return bool(machine.failed) or machine.standby_ready(self.now)
 
     def over(self) -> bool:
@@ -497,7 +521,7 @@ class World:
         assert self.healed(), "when the faults end, a standby is ready again or it is said why not"
         assert sorted(self.answers) == sorted(self.given), "every trigger has its outcome"
         assert self.ledger.in_flight == 0 and RING.free == RING.count
-        assert max(self.blamed.values(), default=0) <= 2, "no frame is blamed for a third engine"
+        assert max(self.blamed.values(), default=0) <= self.deaths_max, "a frame is blamed for no more engines"
         slow = [at for at, order in self.fences if order.fault is Fault.SLOW]
         assert len(slow) <= self.generation.number, "one in a window that is longer than the faults"
         self.renewals = self.generation.machine.renewals

@@ -16,10 +16,10 @@ from orind.daemon.faults import Fault
 from orind.daemon.intake import Intake
 from orind.daemon.ledger import Ledger
 from orind.daemon.orders import Fence
-from orind.daemon.pipeline import Pipeline, Serving
+from orind.daemon.pipeline import Pipeline
 from orind.daemon.poller import Poller
 from orind.daemon.sections import Decode
-from orind.daemon.serving_rules import batch_rule, relief_policy
+from orind.daemon.serving_rules import Serving, batch_rule, relief_policy
 from orind.ipc.clock import StampPolicy
 from orind.ipc.engine_messages import Answer
 from orind.ipc.slots import SlotRing
@@ -63,7 +63,7 @@ class Line:
 
     def engine(self) -> EngineStandIn:
         """Start one and make it the active one."""
-        handle = self.launcher.launch(self.config, [], ResultLayout(4, 60, 1), lambda epoch, text: None)
+        handle = self.launcher.launch(self.config, "cpu", [], ResultLayout(4, 60, 1), lambda epoch, text: None)
         stand_in = EngineStandIn(self.processes.of("engine")[-1])
         self.handles.append(handle)
         self.engines.append(stand_in)

@@ -129,8 +129,21 @@ def test_several_mistakes_at_once(tmp_path: Path) -> None:
          ["7: sources: the endpoint 'ipc:///run/orind/frames' is used twice"]),
         ("engine: {heartbeat_missed_ms: 1}\nstop: {drain_timeout_s: 1}",
          ["9: engine.heartbeat_missed_ms: 1 must be above engine.heartbeat_ms = 100",
+          "10: stop.drain_timeout_s: 1 s must be above decode.timeout_ms = 1000, "
+          "or a drain cuts off a JPEG that is being decoded",
           "10: stop.drain_timeout_s: 1 s must be above engine.batch_watchdog_ms = 2000, "
           "or a drain cuts off a running batch"]),
+        ("engine: {golden_interval_s: 3}",
+         ["9: engine.golden_timeout_ms: 2000 must be at most half of engine.golden_interval_s = 3, when a standby "
+          "is asked again: later its last answer would have run out before it is given up"]),
+        ("slots: {count: 8}\nbatching: {max_size: 16}",
+         ["10: batching.max_size: 16 frames are never there at once, slots.count is 8"]),
+        ("slots: {count: 8}\nhealth: {queue_max: 8}",
+         ["10: health.queue_max: 8 frames never wait: slots.count = 8 holds them, those in flight included; "
+          "it must be below"]),
+        ("standby: {device: 'cuda:1', last_resort: cpu}",
+         ["9: standby.device: cuda:1 is for engine.device = cuda, which is cpu",
+          "9: standby.last_resort: cpu is for engine.device = cuda, which is cpu already"]),
     ],
 )  # fmt: skip
 def test_settings_that_contradict_each_other(tmp_path: Path, more: str, said: list[str]) -> None:

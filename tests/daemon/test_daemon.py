@@ -308,6 +308,16 @@ def test_engines_that_never_served_are_failed_with_the_last_ones_reason(
     house.close()
 
 
+def test_while_nobody_serves_it_is_recovering_and_unhealthy(house: House) -> None:
+    house.serve()
+    for engine in house.engines[:2]:
+        engine.die()
+    status = house.until(lambda: house.status() if house.daemon.generation.active is None else None)
+    assert status["state"] == "recovering" and not status["health"]["ok"]
+    reason = "no engine has given a right golden answer yet; the last one was lost"
+    assert status["health"]["reasons"][0].startswith(reason)
+
+
 def test_out_of_engines_is_failed_and_unhealthy(
     tmp_path: Path, signals_restored: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 from stand_ins import MS, S
 
-from orind.daemon.failover import RESPAWN_AFTER_NS, Failover
+from orind.daemon.failover import Failover
 from orind.daemon.faults import Fault
 from orind.daemon.orders import Check, Fence, Promote, Retire, Spawn
-from orind.daemon.standing import Rules, Standing
+from orind.daemon.restarts import RESPAWN_AFTER_NS
+from orind.daemon.standing import PAIR, Rules, Seat, Standing
 
+REPLACED = "to replace an engine that was lost"
 RULES = Rules(
     heartbeat_missed_ns=150 * MS,
     ready_timeout_ns=10 * S,
@@ -23,12 +25,20 @@ RULES = Rules(
 )
 
 
+def start_next(machine: Failover, epoch: int, now_ns: int) -> None:
+    """The engine that was asked for first has started; where none was, one for a free seat."""
+    taken = {engine.seat for engine in machine.engines.values()}
+    if not machine._asked:
+        machine._asked.append(next(seat for seat in PAIR if seat not in taken))
+    machine.spawned(epoch, machine._asked[0], now_ns)
+
+
 def pair(rules: Rules = RULES, now_ns: int = 0) -> Failover:
     """Engine 1 active, engine 2 ready, both heard at `now_ns`."""
     machine = Failover(rules)
-    assert machine.start() == [Spawn("start of the generation")] * rules.engines
+    assert machine.start() == [Spawn(seat, "start of the generation") for seat in PAIR]
     for epoch in (1, 2):
-        machine.spawned(epoch, now_ns)
+        start_next(machine, epoch, now_ns)
     assert machine.ready(1, now_ns) == [Promote(1, "first engine ready")]
     assert machine.ready(2, now_ns) == []
     return machine
@@ -37,8 +47,8 @@ def pair(rules: Rules = RULES, now_ns: int = 0) -> Failover:
 def test_first_ready_engine_becomes_active_the_next_one_standby() -> None:
     machine = Failover(RULES)
     machine.start()
-    machine.spawned(1, 0)
-    machine.spawned(2, 0)
+    start_next(machine, 1, 0)
+    start_next(machine, 2, 0)
     assert machine.active is None and not machine.all_ready() and not machine.standby_ready(0)
     assert machine.ready(2, 7) == [Promote(2, "first engine ready")]
     assert machine.active == 2 and not machine.all_ready() and not machine.standby_ready(7)
@@ -55,7 +65,7 @@ def test_a_lost_active_is_fenced_and_the_standby_promoted_for_the_same_reason() 
     # the standby's replayed frames go first
     machine.heard(2, RESPAWN_AFTER_NS)
     assert machine.tick(RESPAWN_AFTER_NS) == []
-    assert machine.tick(RESPAWN_AFTER_NS + 1) == [Spawn("to replace an engine that was lost")]
+    assert machine.tick(RESPAWN_AFTER_NS + 1) == [Spawn(Seat.FIRST, REPLACED)]
     assert machine.tick(RESPAWN_AFTER_NS + 2) == []
 
 
@@ -69,20 +79,10 @@ def test_without_a_ready_standby_nobody_is_active_until_one_is_ready() -> None:
     machine = pair()
     machine.lost(2, Fault.DIED, "gone", 1)
     machine.tick(2)
-    machine.spawned(3, 2)
+    start_next(machine, 3, 2)
     assert machine.lost(1, Fault.DIED, "gone too", 3) == [Fence(1, Fault.DIED, "gone too")]
     assert machine.active is None and machine.failovers == 1
     assert machine.ready(3, 4) == [Promote(3, "first engine ready")]
-
-
-def test_the_standby_with_the_freshest_golden_answer_is_promoted() -> None:
-    machine = Failover(replace(RULES, engines=3))
-    machine.start()
-    for epoch in (1, 2, 3):
-        machine.spawned(epoch, 0)
-        machine.ready(epoch, 0)
-    machine.golden(3, True, "", 50)
-    assert machine.lost(1, Fault.DIED, "x", 60) == [Fence(1, Fault.DIED, "x"), Promote(3, "x")]
 
 
 def test_a_wrong_golden_answer_fences_whoever_gave_it() -> None:
@@ -157,7 +157,7 @@ def test_nobody_takes_turns_without_a_fresh_standby_or_at_the_end() -> None:
 
 
 WORN = "9.1 % of its free memory is in pieces"
-RENEWED = [Promote(2, WORN), Retire(1, WORN), Spawn("to replace the worn engine")]
+RENEWED = [Promote(2, WORN), Retire(1, WORN), Spawn(Seat.FIRST, "to replace the worn engine")]
 
 
 def test_a_worn_engine_is_renewed_through_the_standby_at_a_moment_without_work() -> None:
@@ -169,14 +169,14 @@ def test_a_worn_engine_is_renewed_through_the_standby_at_a_moment_without_work()
     machine.busy(1, 0)
     assert machine.tick(3 * MS) == RENEWED
     assert (machine.active, machine.failovers, machine.losses, machine.renewals) == (2, 0, {}, 1)
-    assert not machine.failed and machine._deaths_within_window(3 * MS) == 0
+    assert not machine.failed and not machine.restarts.last_loss
     assert machine.tick(4 * MS) == [] and machine.golden(1, False, "late", 4 * MS) == []
 
 
 def test_a_worn_standby_is_renewed_without_a_promotion() -> None:
     machine = pair()
     machine.wear(2, WORN)
-    assert machine.tick(MS) == [Retire(2, WORN), Spawn("to replace the worn engine")]
+    assert machine.tick(MS) == [Retire(2, WORN), Spawn(Seat.SECOND, "to replace the worn engine")]
     assert machine.active == 1
 
 
@@ -189,7 +189,7 @@ def test_a_worn_engine_serves_on_where_none_could_take_over_or_the_budget_is_spe
     for machine in (alone, spent, unproven):
         machine.wear(1, WORN)
     assert alone.tick(MS) == []
-    spent.spawned(3, MS)
+    start_next(spent, 3, MS)
     spent.ready(3, MS)
     assert spent.tick(2 * MS) == []
     late = RULES.golden_interval_ns + MS
@@ -203,7 +203,7 @@ def test_one_renewal_in_a_window_and_none_at_the_end() -> None:
     machine = pair()
     machine.wear(1, WORN)
     assert machine.tick(MS) == RENEWED
-    machine.spawned(3, MS)
+    start_next(machine, 3, MS)
     machine.ready(3, 2 * MS)
     machine.wear(2, WORN)
     for now_ns in (3 * MS, RULES.restart_window_ns):
@@ -245,7 +245,7 @@ def test_a_slow_engine_serves_on_without_a_ready_standby() -> None:
     machine.served(1, False, 0)
     machine.lost(2, Fault.DIED, "gone", 0)
     assert [machine.served(1, True, MS) for _ in range(50)] == [[]] * 50
-    machine.spawned(3, MS)
+    start_next(machine, 3, MS)
     machine.ready(3, MS)
     assert machine.served(1, True, 2 * MS)[1:] == [Promote(3, "51 batches in a row answered after their deadline")]
 
@@ -256,10 +256,11 @@ def test_slowness_costs_one_engine_in_a_window_and_never_the_last_restart() -> N
         machine.served(epoch, False, now_ns)
         lost = [action for _ in range(9) for action in machine.served(epoch, True, now_ns)]
         assert bool(lost) == (epoch == 1)
-        machine.spawned(epoch + 2, now_ns)
-        machine.ready(epoch + 2, now_ns)
+        if lost:
+            start_next(machine, 3, now_ns)
+            machine.ready(3, now_ns)
     machine.lost(3, Fault.DIED, "gone", 2 * MS)
-    machine.spawned(5, 2 * MS)
+    start_next(machine, 5, 2 * MS)
     machine.ready(5, RULES.restart_window_ns)
     assert machine.served(2, True, RULES.restart_window_ns) == [], "the budget is spent"
     assert not machine.failed and machine.served(2, True, RULES.restart_window_ns + 3 * MS)[0] == Fence(
@@ -317,8 +318,8 @@ def test_a_golden_check_is_overdue_just_after_its_bound() -> None:
 def test_an_engine_that_is_never_ready_is_given_up_just_after_the_bound() -> None:
     machine = Failover(RULES)
     machine.start()
-    machine.spawned(1, 5)
-    machine.spawned(2, 5 + RULES.ready_timeout_ns)
+    start_next(machine, 1, 5)
+    start_next(machine, 2, 5 + RULES.ready_timeout_ns)
     assert machine.tick(5 + RULES.ready_timeout_ns) == []
     assert machine.tick(6 + RULES.ready_timeout_ns)[0] == Fence(1, Fault.NOT_READY, "not ready within 10.0 s")
 
@@ -330,49 +331,28 @@ def test_both_overdue_in_one_turn_are_both_fenced() -> None:
     assert machine.active is None
 
 
-def test_back_off_doubles_up_to_its_bound_and_a_ready_engine_resets_it() -> None:
-    rules = replace(RULES, restart_budget=1000, engines=1)
-    machine = Failover(rules)
-    machine.start()
-    now_ns, waits = 0, []
-    for epoch in range(1, 12):
-        machine.spawned(epoch, now_ns)
-        machine.lost(epoch, Fault.DIED, "died at start", now_ns)
-        at_ns = now_ns
-        while not machine.tick(at_ns):
-            at_ns += 10 * MS
-        waits.append(at_ns - now_ns)
-        now_ns = at_ns
-    assert waits == [0, *(min(100 * MS * 2**n, 10 * S) for n in range(10))]
-    machine.spawned(50, now_ns)
-    machine.ready(50, now_ns)
-    machine.lost(50, Fault.DIED, "died", now_ns)
-    assert machine.tick(now_ns) == [Spawn("to replace an engine that was lost")]
-
-
 def test_ready_after_spawn_failures() -> None:
-    machine = Failover(replace(RULES, engines=1))
+    machine = Failover(RULES)
     machine.start()
-    machine.spawn_failed("no memory", 0)
-    assert machine.tick(0) == [Spawn("to replace an engine that was lost")]
-    machine.spawn_failed("no memory", 1)
-    assert machine.tick(2) == []  # backs off
-    assert machine.tick(1 + 100 * MS) == [Spawn("to replace an engine that was lost")]
-    machine.spawned(1, 1 + 100 * MS)
+    for seat in PAIR:
+        machine.spawn_failed(seat, "no memory", 0)
+    assert machine.tick(1) == []  # backs off
+    assert machine.tick(100 * MS) == [Spawn(Seat.FIRST, REPLACED)]
+    start_next(machine, 1, 100 * MS)
     assert machine.ready(1, 2 * S) == [Promote(1, "first engine ready")]
-    assert not machine.failed and machine.all_ready() and machine.losses == {Fault.NOT_STARTED: 2}
+    assert not machine.failed and not machine.all_ready() and machine.losses == {Fault.NOT_STARTED: 2}
 
 
 def test_two_engines_are_replaced_one_after_the_other_so_that_back_off_holds_for_the_second() -> None:
     machine = pair()
     for epoch in (1, 2):
         machine.lost(epoch, Fault.DIED, "x", 0)
-    assert machine.tick(100 * MS) == [Spawn("to replace an engine that was lost")]
-    machine.spawn_failed("no memory", 100 * MS)
+    assert machine.tick(100 * MS) == [Spawn(Seat.FIRST, REPLACED)]
+    machine.spawn_failed(Seat.FIRST, "no memory", 100 * MS)
     assert machine.tick(101 * MS) == [] and machine.tick(299 * MS) == []
-    assert machine.tick(300 * MS) == [Spawn("to replace an engine that was lost")]
-    machine.spawned(3, 300 * MS)
-    assert machine.tick(301 * MS) == [Spawn("to replace an engine that was lost")]
+    assert machine.tick(300 * MS) == [Spawn(Seat.FIRST, REPLACED)]
+    start_next(machine, 3, 300 * MS)
+    assert machine.tick(301 * MS) == [Spawn(Seat.SECOND, REPLACED)]
 
 
 def test_more_losses_than_the_budget_within_the_window_are_failed_and_nothing_is_spawned_again() -> None:
@@ -381,7 +361,7 @@ def test_more_losses_than_the_budget_within_the_window_are_failed_and_nothing_is
     for epoch in range(1, RULES.restart_budget + 2):
         assert not machine.failed
         machine.lost(epoch, Fault.DIED, f"death {epoch}", lose_ns)
-        machine.spawned(epoch + 2, lose_ns)
+        start_next(machine, epoch + 2, lose_ns)
     assert machine.failed == "4 engines lost within 60 s, the last one: death 4"
     assert machine.tick(lose_ns + 100) == [] and machine.tick(lose_ns + 9 * S) == []
     machine.ready(5, lose_ns + 1)
@@ -393,7 +373,7 @@ def test_losses_further_apart_than_the_window_never_fail() -> None:
     now_ns = 0
     for epoch in range(1, 30):
         machine.lost(epoch, Fault.DIED, "x", now_ns)
-        machine.spawned(epoch + 2, now_ns)
+        start_next(machine, epoch + 2, now_ns)
         machine.ready(epoch + 2, now_ns)
         now_ns += RULES.restart_window_ns // 2
     assert not machine.failed
@@ -409,3 +389,91 @@ def test_a_generation_that_ends_spawns_nothing() -> None:
 def test_every_fault_is_explained() -> None:
     assert all(fault.meaning for fault in Fault) and len({fault.meaning for fault in Fault}) == len(Fault)
     assert {f for f in Fault if f.blames_frames} == {Fault.DIED, Fault.REPORTED, Fault.UNTRUSTED, Fault.BATCH_OVERDUE}
+
+
+# -- the last resort: an engine on the CPU, only where the configuration asks for it --------------------------------
+
+RESORT = replace(RULES, last_resort=True)
+SERVES_AGAIN = "an engine of the pair serves again"
+
+
+def without_pair() -> Failover:
+    """Both of the pair are lost, and the last resort was asked for: engine 9."""
+    machine = pair(RESORT)
+    for epoch in (1, 2):
+        machine.lost(epoch, Fault.REPORTED, "device lost", MS)
+    assert machine.tick(MS) == [Spawn(Seat.LAST_RESORT, "no engine of the pair can serve")]
+    machine.spawned(9, Seat.LAST_RESORT, MS)
+    return machine
+
+
+def test_the_last_resort_serves_while_none_of_the_pair_can_and_counts_as_no_standby() -> None:
+    machine = without_pair()
+    assert machine.ready(9, 2 * MS) == [Promote(9, "first engine ready")]
+    assert machine.active == 9 and machine.on_last_resort and not machine.standby_ready(2 * MS)
+    assert not machine.all_ready()
+
+
+def test_it_makes_way_for_the_pair_at_once_and_nobody_is_blamed() -> None:
+    machine = without_pair()
+    machine.ready(9, 2 * MS)
+    start_next(machine, 3, 300 * MS)
+    assert machine.ready(3, 400 * MS) == [Retire(9, SERVES_AGAIN), Promote(3, "first engine ready")]
+    assert machine.active == 3 and not machine.on_last_resort and machine.losses == {Fault.REPORTED: 2}
+    assert not any(isinstance(a, Spawn) and a.seat is Seat.LAST_RESORT for a in machine.tick(401 * MS))
+
+
+def test_one_that_still_starts_is_let_go_as_well() -> None:
+    machine = without_pair()
+    start_next(machine, 3, 300 * MS)
+    assert machine.ready(3, 400 * MS) == [Retire(9, SERVES_AGAIN), Promote(3, "first engine ready")]
+    assert machine.ready(9, 500 * MS) == []
+
+
+def test_it_serves_on_when_the_pair_is_given_up_and_has_a_budget_of_its_own() -> None:
+    machine = without_pair()
+    machine.ready(9, 2 * MS)
+    for epoch in (3, 4):
+        start_next(machine, epoch, 2 * MS)
+        machine.lost(epoch, Fault.REPORTED, "device lost", 2 * MS)
+    assert machine.failed.startswith("4 engines lost") and machine.active == 9
+    machine.heard(9, 20 * S)
+    assert machine.tick(20 * S) == []  # of the pair none is started any more
+    for epoch, now_ns in enumerate(range(21, 25), 10):
+        machine.lost(machine.active or 0, Fault.DIED, "killed", now_ns * S)
+        assert machine.active is None
+        orders = machine.tick((now_ns + 10) * S) if epoch < 13 else []
+        if epoch < 13:
+            assert orders == [Spawn(Seat.LAST_RESORT, "no engine of the pair can serve")]
+            machine.spawned(epoch, Seat.LAST_RESORT, now_ns * S)
+            machine.ready(epoch, now_ns * S)
+    assert machine.last_resort_restarts.failed.startswith("4 engines lost") and machine.tick(40 * S) == []
+
+
+def test_while_the_pair_starts_for_the_first_time_it_is_not_asked_for() -> None:
+    machine = Failover(RESORT)
+    machine.start()
+    for epoch in (1, 2):
+        start_next(machine, epoch, 0)
+    assert machine.tick(1) == []
+    machine.lost(1, Fault.REPORTED, "no GPU", 2)
+    assert Spawn(Seat.LAST_RESORT, "no engine of the pair can serve") in machine.tick(3)
+
+
+def test_without_the_wish_for_it_nobody_serves() -> None:
+    machine = pair()
+    for epoch in (1, 2):
+        machine.lost(epoch, Fault.REPORTED, "device lost", MS)
+    assert machine.tick(MS) == [] and machine.active is None
+
+
+def test_one_that_cannot_be_started_is_tried_again_after_its_back_off() -> None:
+    machine = pair(RESORT)
+    for epoch in (1, 2):
+        machine.lost(epoch, Fault.REPORTED, "device lost", MS)
+    machine.tick(MS)
+    machine.spawn_failed(Seat.LAST_RESORT, "no memory", MS)
+    again = Spawn(Seat.LAST_RESORT, "no engine of the pair can serve")
+    assert again in machine.tick(2 * MS)
+    machine.spawn_failed(Seat.LAST_RESORT, "no memory", 2 * MS)
+    assert again not in machine.tick(3 * MS) and again in machine.tick(103 * MS)

@@ -11,14 +11,15 @@ import pytest
 from stand_ins import MS, EngineStandIn, Processes, S, config, turn
 
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher
-from orind.daemon.failover import RESPAWN_AFTER_NS
+from orind.daemon.failover import Failover
 from orind.daemon.faults import Fault
-from orind.daemon.generation import Generation, rules_of
-from orind.daemon.orders import Fence
+from orind.daemon.generation import Generation
+from orind.daemon.orders import Fence, Retire
 from orind.daemon.placement import to_text
 from orind.daemon.plans import ServedPlan
 from orind.daemon.poller import Poller
-from orind.daemon.standing import Standing
+from orind.daemon.restarts import RESPAWN_AFTER_NS
+from orind.daemon.standing import Standing, rules_of
 from orind.daemon.trigger import Trigger
 from orind.ipc import engine_messages as messages
 from orind.ipc.clock import StampPolicy
@@ -31,7 +32,7 @@ from orind.kernels.spec import DecoderSpec, InputSpec, ModelSpec
 
 DETECT = ModelSpec("m", "detect", ("a",), (1, 4), InputSpec(), DecoderSpec(kind="yolo"))
 ROW = np.ones((1, 6), np.float32)
-BUDGET = {"engine": {"restart_budget": 2, "golden_interval_s": 1, "ready_timeout_s": 5}}
+BUDGET = {"engine": {"restart_budget": 2, "golden_interval_s": 6, "ready_timeout_s": 5}}
 
 
 class Stage:
@@ -48,14 +49,18 @@ class Stage:
         )
         self.answers: list[tuple[int, list[int | None]]] = []
         self.lost: list[tuple[list[list[int | None]], Fault, str]] = []
+        self.let_go: list[tuple[list[list[int | None]], str]] = []
         self.active: list[int] = []
         self.engines: dict[int, EngineStandIn] = {}
 
     def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None:
         self.answers.append((engine.epoch, [f.seq for f in batch.frames]))
 
-    def fenced(self, generation: Generation, batches: list[Batch], order: Fence, now_ns: int) -> None:
+    def fenced(self, generation: Generation, batches: list[Batch], order: Fence | Retire, now_ns: int) -> None:
         assert generation.active is None or generation.active.epoch != order.epoch
+        if isinstance(order, Retire):
+            self.let_go.append(([[f.seq for f in b.frames] for b in batches], order.reason))
+            return
         self.lost.append(([[f.seq for f in b.frames] for b in batches], order.fault, order.reason))
 
     def promoted(self, generation: Generation, now_ns: int) -> None:
@@ -273,7 +278,7 @@ def test_late_answers_are_the_engines_slowness_unless_it_got_the_frame_late(stag
 
 def test_the_standby_is_asked_for_its_golden_answer(stage: Stage) -> None:
     stage.serve()
-    for _ in range(11):
+    for _ in range(31):
         stage.beat()
         stage.turn(100 * MS)
     stage.engines[2].hear()
@@ -363,8 +368,8 @@ def test_what_is_in_flight_can_be_taken_back(stage: Stage) -> None:
 
 
 def test_rules_are_the_configurations_times() -> None:
-    rules = rules_of(config(engine={"heartbeat_missed_ms": 200, "golden_interval_s": 3, "restart_budget": 7}))
-    assert (rules.heartbeat_missed_ns, rules.golden_interval_ns, rules.restart_budget) == (200 * MS, 3 * S, 7)
+    rules = rules_of(config(engine={"heartbeat_missed_ms": 200, "golden_interval_s": 4, "restart_budget": 7}))
+    assert (rules.heartbeat_missed_ns, rules.golden_interval_ns, rules.restart_budget) == (200 * MS, 4 * S, 7)
     assert (rules.batch_watchdog_ns, rules.ready_timeout_ns, rules.restart_window_ns) == (2 * S, 60 * S, 60 * S)
 
 
@@ -387,3 +392,29 @@ def test_how_an_engine_ended() -> None:
     handle.child.status = -11
     assert handle.end_reason() == "its process ended with status -11"
     stage.close()
+
+
+def test_each_engine_runs_on_the_device_of_its_seat_and_the_last_resort_on_the_cpu(stage: Stage) -> None:
+    engine = {**BUDGET["engine"], "device": "cuda"}
+    stage.generation.config = made = config(engine=engine, standby={"device": "cuda:1", "last_resort": "cpu"})
+    stage.generation.machine = Failover(rules_of(made))
+    stage.serve()
+    assert {epoch: handle.device for epoch, handle in stage.generation.handles.items()} == {1: "cuda", 2: "cuda:1"}
+    stage.send(7)
+    for epoch in (1, 2):
+        stage.engines[epoch].die()
+    stage.turn()
+    stage.turn()
+    last = stage.engines[max(stage.engines)]
+    assert last.start["device"] == "cpu"
+    last.ready()
+    stage.turn()
+    assert stage.generation.active is not None and stage.generation.active.last_resort
+    stage.send(8)
+    stage.turn(S)
+    again = stage.engines[max(stage.engines)]
+    assert again.start["device"] == "cuda"
+    again.ready()
+    stage.turn()
+    assert stage.generation.active.epoch == again.epoch and not stage.generation.active.last_resort
+    assert stage.let_go == [([[8]], "an engine of the pair serves again")]

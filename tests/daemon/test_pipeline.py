@@ -323,7 +323,7 @@ def test_a_frame_alone_at_a_second_death_is_poison(line: Line) -> None:
     line.pipeline.dispatch(line.now)
     line.kill("SIGSEGV again")
     assert line.outcomes() == [(1, "error")] and line.ledger.reasons == {"poison": 1}
-    assert line.published[0]["reason"] == "a second engine died of it, with nothing else in flight (SIGSEGV again)"
+    assert line.published[0]["reason"] == "2 engines died of it, at last with nothing else in flight (SIGSEGV again)"
     line.engine()
     for _ in range(2):
         line.pipeline.dispatch(line.now)
@@ -503,7 +503,7 @@ def test_drop_all_answers_everything_that_is_left(line: Line) -> None:
 
 def test_a_large_answer_is_kept_without_its_rows(line: Line) -> None:
     big = lines(slots=4)
-    handle = big.launcher.launch(big.config, [], ResultLayout(1, 60_000, 1), lambda epoch, text: None)
+    handle = big.launcher.launch(big.config, "cpu", [], ResultLayout(1, 60_000, 1), lambda epoch, text: None)
     engine = EngineStandIn(big.processes.of("engine")[-1])
     big.handles, big.engines, big.pipeline.active = [handle], [engine], handle
     big.give(1, ts_ns=big.now)
@@ -622,3 +622,31 @@ def test_sums_hold_after_every_event_of_a_random_schedule(seed: int, no_fd_leak:
     for _ in range(6000):
         chaos.step()
     chaos.end()
+
+
+def test_what_the_last_resort_answers_is_degraded_and_says_why(line: Line) -> None:
+    line.engine()
+    line.handles[-1].last_resort = True
+    line.give(1)
+    line.pipeline.dispatch(line.now)
+    line.serve()
+    (said,) = line.published
+    assert said["outcome"] == "degraded" and said["objects"]
+    assert said["reason"] == "answered on the CPU as last resort: no engine on the GPU can serve"
+    assert line.ledger.reasons == {"last_resort": 1}
+    line.check()
+
+
+def test_times_of_one_device_predict_nothing_of_another(line: Line) -> None:
+    """A CPU that is slow for once must not make the GPU's frames look too late, nor the other way round."""
+    line.engine()
+    line.handles[-1].device = "cuda"
+    line.pipeline.active = line.handles[-1]
+    line.give(1)
+    line.pipeline.dispatch(line.now)
+    line.serve(took_ns=5 * MS)
+    fast = line.pipeline.times.predict("m", 1, 0)
+    line.engine()
+    assert line.pipeline.times.predict("m", 1, 0) == 0 < fast
+    line.pipeline.active = line.handles[0]
+    assert line.pipeline.times.predict("m", 1, 0) == fast

@@ -54,7 +54,9 @@ def on_virtual_gpu(
     return monkeypatch
 
 
-def service(folder: Path, plans: Mapping[str, Path] | None = None, **engine: object) -> harness.Service:
+def service(
+    folder: Path, plans: Mapping[str, Path] | None = None, standby: Mapping[str, str] | None = None, **engine: object
+) -> harness.Service:
     """A daemon with a camera for each plan, of the plan's name; the part detector's camera is `line1`."""
     plans = plans or {"line1": harness.part_plan()}
     return harness.Service(
@@ -63,6 +65,7 @@ def service(folder: Path, plans: Mapping[str, Path] | None = None, **engine: obj
             "models": {name: {"plan": str(plan)} for name, plan in plans.items()},
             "cameras": {name: {"model": name, **SLOW} for name in plans},
             "engine": engine,
+            "standby": dict(standby or {}),
             "decode": {"workers": 1},
             "stop": {"drain_timeout_s": 30},
         },
@@ -199,3 +202,38 @@ def test_steps_without_a_kernel_are_refused_unless_allowed(folder: Path, on_virt
     ended = refusing.orind("serve", str(refusing.config_path))
     assert ended.returncode == 78, "before an engine is started for it"
     assert "no CUDA kernel yet" in ended.stderr and "engine.cpu_steps: allow" in ended.stderr
+
+
+@pytest.mark.virtual
+def test_the_cpu_is_the_last_resort_where_it_was_asked_for_and_says_so(
+    folder: Path, tmp_path: Path, on_virtual_gpu: pytest.MonkeyPatch
+) -> None:
+    wanted = {**ENGINE, "restart_budget": 2}
+    with service(folder, standby={"last_resort": "cpu"}, **wanted) as daemon:
+        daemon.wait_for(lambda s: s["state"] == "serving", "a ready standby")
+        pictures = harness.part_pictures(2)
+        before = answers(daemon, pictures)
+        (tmp_path / "new").write_text("device_lost\n")
+        (tmp_path / "new").replace(tmp_path / "control")
+        degraded = [("degraded", *what) for _, *what in before]
+        assert answers(daemon, pictures) == degraded, "bit for bit what the GPU said, and marked"
+        status = daemon.wait_for(lambda s: any("no standby any more" in r for r in s["health"]["reasons"]), "the end")
+        assert status["health"]["ok"] and status["state"] == "degraded"
+        assert any("the CPU serves as last resort" in reason for reason in status["health"]["reasons"])
+        assert [(e["device"], e["role"]) for e in status["engines"]] == [("cpu", "active")]
+        assert answers(daemon, pictures) == degraded
+        assert daemon.stop() == 0
+
+
+def test_a_gpu_that_is_not_there_is_an_error_that_counts_those_that_are(
+    folder: Path, on_virtual_gpu: pytest.MonkeyPatch
+) -> None:
+    daemon = service(folder, standby={"device": "cuda:7"}, **ENGINE, restart_budget=0)
+    daemon.start(state="degraded")
+    try:
+        status = daemon.wait_for(lambda s: bool(s["losses"]), "the loss of the second engine")
+        assert status["losses"] == {"reported": 1} and status["state"] == "degraded"
+        assert "cannot start: device cuda:7: there " in daemon.log() and ", from 0" in daemon.log()
+        assert {outcome for outcome, *_ in answers(daemon, harness.part_pictures(1))} == {"ok"}
+    finally:
+        daemon.stop()
