@@ -65,6 +65,9 @@ class Wait(NamedTuple):
 
 
 BELIEVED_NS = 1_000_000_000
+WAKE_NS = 2_000_000
+"""A turn that is due comes up to a millisecond late, since the poller rounds up, and reads all sockets before it starts
+anything: who waits up to the last moment has missed it."""
 BATCH_GAIN = 0.9
 """Below this share of the smallest batch's time for a frame a larger batch counts as faster, not as noise."""
 
@@ -152,7 +155,8 @@ EMPTY = Wait(0, "queue is empty")
 def decide(rule: Rule, facts: Facts, predicted_ns: dict[int, int], now_ns: int) -> Go | Wait:
     """Start a batch now, or say until when to wait and for what.
 
-    The frames' deadlines beat every wish for a fuller batch: waiting ends as soon as it would cost one of them.
+    The frames' deadlines beat every wish for a fuller batch: waiting ends before it would cost one of them, and
+    nothing waits for its deadline before it is known how long a batch takes.
     """
     if not facts.queued:
         return EMPTY
@@ -164,16 +168,18 @@ def decide(rule: Rule, facts: Facts, predicted_ns: dict[int, int], now_ns: int) 
     wanted = min(facts.queued, largest)
     enough = _enough(rule, facts)
     if wanted < largest and not enough:
-        latest = min(facts.deadlines_ns[:wanted]) - predicted_ns[largest]
-        window_ns = window_of(rule, facts)
-        if window_ns is not None:
-            latest = min(latest, facts.first_ns + window_ns)
+        latest, window_ns = min(facts.deadlines_ns[:wanted]) - predicted_ns[largest] - WAKE_NS, window_of(rule, facts)
+        if window_ns is not None and facts.first_ns + window_ns <= latest:
+            latest = facts.first_ns + window_ns
+        elif not predicted_ns[largest]:
+            latest = now_ns  # only a batch that is started can show how long one may wait for it
         if now_ns < latest:
             return Wait(latest, f"waiting for {largest - wanted} more frames")
     size = _fitting_size(facts, predicted_ns, wanted, now_ns)
     take = min(wanted, size)
-    full = "batch is full" if take == largest else ""
-    return Go(take, size, full or ("enough for an idle engine" if enough else "window or deadline reached"))
+    if take == largest:
+        return Go(take, size, "batch is full")
+    return Go(take, size, "enough for an idle engine" if enough else "window or deadline reached")
 
 
 def window_of(rule: Rule, facts: Facts) -> int | None:

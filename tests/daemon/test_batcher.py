@@ -10,6 +10,7 @@ from stand_ins import MS
 from orind.daemon.batcher import (
     BELIEVED_NS,
     SINGLE,
+    WAKE_NS,
     Adaptive,
     Facts,
     Go,
@@ -67,10 +68,27 @@ def test_a_part_batch_waits_for_the_window_exactly() -> None:
 
 def test_a_fixed_size_waits_as_long_as_the_deadlines_allow() -> None:
     deadline = NOW + 300 * MS
-    latest = deadline - PREDICTED[4]
+    latest = deadline - PREDICTED[4] - WAKE_NS
     waiting = facts(3, deadlines=(deadline, deadline + MS, deadline + MS))
     assert decide(FIXED, waiting, PREDICTED, NOW + 200 * MS) == Wait(latest, "waiting for 1 more frames")
     assert decide(FIXED, waiting, PREDICTED, latest) == Go(3, 4, "window or deadline reached")
+
+
+def test_before_anything_is_measured_no_frame_waits_for_its_deadline() -> None:
+    """Else the only frame of a slow camera waits until its deadline, is late for it, and nothing is ever measured."""
+    unknown = dict.fromkeys(SIZES, 0)
+    assert decide(FIXED, facts(1), unknown, NOW) == Go(1, 1, "window or deadline reached")
+    assert decide(WINDOW, facts(1), unknown, NOW) == Wait(NOW + 5 * MS, "waiting for 7 more frames")
+    tight = facts(1, deadlines=(NOW + 5 * MS,))
+    assert decide(WINDOW, tight, unknown, NOW) == Go(1, 1, "window or deadline reached")
+
+
+def test_waiting_ends_early_enough_for_a_turn_that_comes_late() -> None:
+    """A plan of one size: what is left must still hold the prediction when the turn comes a millisecond late."""
+    only, deadline = (4,), NOW + 300 * MS
+    waiting = decide(FIXED, facts(1, deadlines=(deadline,), sizes=only), PREDICTED, NOW)
+    assert isinstance(waiting, Wait)
+    assert too_late(deadline, PREDICTED[4], waiting.until_ns + MS) == ""
 
 
 def test_size_one_never_waits() -> None:
@@ -85,7 +103,7 @@ def test_the_deadline_of_any_of_the_frames_beats_the_window() -> None:
     rule = Rule(4, 500 * MS)
     tight = NOW + 60 * MS
     for deadlines in ((tight, FAR), (FAR, tight)):
-        latest = tight - PREDICTED[4]
+        latest = tight - PREDICTED[4] - WAKE_NS
         assert decide(rule, facts(2, deadlines=deadlines), PREDICTED, NOW) == Wait(latest, "waiting for 2 more frames")
         assert decide(rule, facts(2, deadlines=deadlines), PREDICTED, latest) == Go(2, 4, "window or deadline reached")
 
@@ -135,7 +153,7 @@ def test_adaptive_never_waits_longer_than_twice_the_recent_inference() -> None:
 
 
 def test_adaptive_the_deadline_beats_the_window_and_the_size() -> None:
-    tight = NOW + QUICK[32] + 2 * MS
+    tight = NOW + QUICK[32] + WAKE_NS + 2 * MS
     waiting = facts(3, sizes=LARGE, deadlines=(tight, FAR, FAR))
     assert decide(ADAPTIVE, waiting, QUICK, NOW) == Wait(NOW + 2 * MS, "waiting for 29 more frames")
     late = facts(20, sizes=LARGE, deadlines=(NOW + 8 * MS, *(FAR,) * 19))

@@ -440,3 +440,18 @@ def test_a_reload_that_needs_more_descriptors_than_there_are_is_refused(house: H
     house.daemon.descriptors._limit = 100
     with pytest.raises(OSError, match="needs at least"):
         house.daemon.afford(Candidate(made_config(house.folder), [], None))
+
+
+def test_a_turn_reads_all_that_came_before_anything_is_dispatched(house: House) -> None:
+    house.serve()
+    for seq in range(40):
+        house.send(seq)
+    read, turns = 0, 0
+    while read < 40:
+        time.sleep(0.02)  # for ZeroMQ's thread
+        house.step()
+        turns += house.daemon.ledger.received > read
+        read = house.daemon.ledger.received
+    assert turns < 20, "not a frame a turn: the newest must be known"
+    assert house.daemon.ledger.outcomes["dropped"] == 32, "8 slots, and the engine has not been heard yet"
+    house.answer_from(house.engines[0])

@@ -650,3 +650,28 @@ def test_times_of_one_device_predict_nothing_of_another(line: Line) -> None:
     assert line.pipeline.times.predict("m", 1, 0) == 0 < fast
     line.pipeline.active = line.handles[0]
     assert line.pipeline.times.predict("m", 1, 0) == fast
+
+
+def test_a_camera_that_triggers_once_in_ten_minutes_is_served_each_time() -> None:
+    """Whatever was measured, counted or held ten minutes ago refuses nothing now, in whatever mode."""
+    cameras: dict[str, Any] = {
+        "cam": {"model": "m", "deadline_ms": 500, "rate_limit_hz": 1, "rate_burst": 1},
+        "live": {"model": "m", "deadline_ms": 500, "priority": "best_effort", "degraded": "held"},
+    }
+    for batching in ({"max_size": 1}, {"max_size": 4, "window_ms": 20}, {"max_size": 4, "mode": "fixed"}):
+        line = Line(cameras=cameras, batching=batching)
+        line.engine()
+        for visit in range(60):
+            line.now += 600 * S
+            camera = ("cam", "live")[visit % 2]
+            line.give(visit, camera, ts_ns=line.now - 2 * MS)
+            for _ in range(3):
+                wait_ns = line.pipeline.dispatch(line.now)
+                line.now += wait_ns
+            # mostly so slow that the next frame would be refused, were it to come soon
+            line.now += 10 * MS
+            line.serve(took_ns=3 * S if visit % 3 else 10 * MS)
+        assert line.outcomes() == [(visit, "ok") for visit in range(60)]
+        assert line.pipeline.relief.problem == ""
+        line.check()
+        line.close()
