@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..ipc import meminfo
 from ..ipc.bounded_text import bound_texts
+from ..ipc.errors import IpcError
 from ..ipc.fd_passing import send_with_fds
+from ..kernels.footprint import private_bytes
 from ..kernels.ir.errors import ProgramError
 from ..kernels.model import interface_of
 from ..kernels.plan.layout import PlanError
@@ -60,7 +63,7 @@ def check(path: Path) -> Checked:
         for name, entry in result.config.models.items():
             try:
                 result.plans.append(_open_plan(name, entry.plan, result.config.engine))
-            except (PlanError, SpecError, ProgramError, DecoderError, NotRegular, OSError) as error:
+            except (PlanError, SpecError, ProgramError, DecoderError, NotRegular, IpcError, OSError) as error:
                 result.problems.append(f"models.{name}.plan: {_text(error, entry.plan)}")
         result.problems += _misfits(result.config, result.plans)
         if missing := library_problem(result.config.engine):
@@ -75,6 +78,7 @@ def check(path: Path) -> Checked:
 
 def _open_plan(name: str, path: str, engine: EngineSection) -> ServedPlan:
     check_regular(path)
+    _check_room(Path(path))
     fd, plan = seal_into_memfd(path)
     try:
         for part in ("spec", "program"):
@@ -84,12 +88,20 @@ def _open_plan(name: str, path: str, engine: EngineSection) -> ServedPlan:
         interface = interface_of(plan, spec)
         if unfit := plan_problem(plan, engine):
             raise ProgramError(f"{path}: {unfit}")
-        return ServedPlan(name, fd, path, plan.sha256, plan.size, spec, interface)
+        held = private_bytes(plan, engine.device)
+        return ServedPlan(name, fd, path, plan.sha256, plan.size, spec, interface, held)
     except BaseException:
         os.close(fd)
         raise
     finally:
         plan.close()
+
+
+def _check_room(path: Path) -> None:
+    """Raises IpcError where the plan's copy in memory does not fit: the kernel would kill for it, not refuse it."""
+    size, available = path.stat().st_size if path.is_file() else 0, meminfo.read().available
+    if size > available:
+        raise IpcError(f"its copy in memory takes {size} bytes, {available} are available")
 
 
 def _text(error: Exception, path: str) -> str:

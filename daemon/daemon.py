@@ -15,13 +15,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from ..ipc import meminfo
 from ..ipc.clock import StampPolicy
 from ..ipc.control import Request
 from ..ipc.engine_messages import Answer
 from ..ipc.slots import SlotRing
 from ..ipc.source import Source
 from ..ipc.stats_page import StatsWriter
-from . import realtime, status
+from . import footprint, realtime, status
 from .candidate import Candidate, PowerTables
 from .config import Config
 from .control_desk import ControlDesk, Reply
@@ -209,8 +210,9 @@ class Daemon:
     # -- what a reload asks --------------------------------------------------------------------------------------
 
     def afford(self, candidate: Candidate) -> None:
-        """Raises OSError where descriptors are too few for a second generation."""
+        """Raises OSError, IpcError where descriptors or memory are too few for a second generation."""
         self.descriptors.check(candidate.config)
+        footprint.check(candidate, meminfo.read().available)
 
     def new_generation(self, candidate: Candidate) -> Generation:
         self._numbers += 1

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ from ..ipc.slots import SlotRing
 from .answers import Labels
 from .config import Config
 from .nursery_client import Child, NurseryClient
+from .plans import ServedPlan
 from .trigger import Trigger
 
 FAULT_TEXT_BYTES = 4096
@@ -35,6 +37,12 @@ class ResultLayout:
     frames: int
     rows_max: int
     row_width: int
+
+    @classmethod
+    def over(cls, plans: Sequence[ServedPlan]) -> ResultLayout:
+        """Room for the largest batch, and for the longest rows of any plan."""
+        rows = max(p.interface.rows_max * p.interface.row_width for p in plans)
+        return cls(max(max(p.spec.batch) for p in plans), rows, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,31 +218,36 @@ class Launcher:
     ) -> EngineHandle:
         """Ask for an engine process with its own memory; it says READY on its channel after its golden check.
 
-        Raises IpcError where memory is short, OSError where descriptors are.
+        Raises IpcError where memory is short, OSError where descriptors are; nothing is left open then.
         """
         epoch, engine = next(self._epochs), config.engine
-        results = ResultArea(engine.queue_depth, layout.frames, layout.rows_max, layout.row_width)
-        channel, theirs = make_pair()
-        fault_read, fault_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        os.set_blocking(fault_write, True)
-        handle = EngineHandle(epoch, channel, fault_read, results, device, engine.queue_depth)
-        slots_fd, results_fd = self._ring.readonly_fd(), results.writable_fd()
-        start = {
-            "epoch": epoch, "device": device, "cpu_steps": engine.cpu_steps == "allow",
-            "heartbeat_ms": engine.heartbeat_ms, "cpus": engine.cpus,
-            "slots": [self._ring.count, self._ring.size],
-            "results": [engine.queue_depth, layout.frames, layout.rows_max, layout.row_width],
-        }  # fmt: skip
-        try:
+        with ExitStack() as ours, ExitStack() as theirs:  # what main keeps; what the child has copies of
+            results = ResultArea(engine.queue_depth, layout.frames, layout.rows_max, layout.row_width)
+            ours.callback(results.close)
+            channel, far_end = make_pair()
+            ours.callback(channel.close)
+            theirs.callback(far_end.close)
+            fault_read, fault_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            ours.callback(os.close, fault_read)
+            theirs.callback(os.close, fault_write)
+            os.set_blocking(fault_write, True)
+            slots_fd = self._ring.readonly_fd()
+            theirs.callback(os.close, slots_fd)
+            results_fd = results.writable_fd()
+            theirs.callback(os.close, results_fd)
+            start = {
+                "epoch": epoch, "device": device, "cpu_steps": engine.cpu_steps == "allow",
+                "heartbeat_ms": engine.heartbeat_ms, "cpus": engine.cpus,
+                "slots": [self._ring.count, self._ring.size],
+                "results": [engine.queue_depth, layout.frames, layout.rows_max, layout.row_width],
+            }  # fmt: skip
+            handle = EngineHandle(epoch, channel, fault_read, results, device, engine.queue_depth)
             handle.child = self._nursery.spawn(
                 "engine",
-                [theirs.fileno(), fault_write, slots_fd, results_fd, *plan_fds],
+                [far_end.fileno(), fault_write, slots_fd, results_fd, *plan_fds],
                 [json.dumps(start)],
                 on_failed=lambda text: on_failed(epoch, text),
             )
-        finally:
-            theirs.close()
-            for fd in (fault_write, slots_fd, results_fd):
-                os.close(fd)
+            ours.pop_all()
         handle._nursery = self._nursery
         return handle

@@ -201,11 +201,7 @@ class Generation:
                 self.handles[action.epoch].check(now_ns)
 
     def _spawn(self, order: Spawn, now_ns: int) -> None:
-        layout = ResultLayout(
-            frames=max(max(p.spec.batch) for p in self.plans),
-            rows_max=max(p.interface.rows_max * p.interface.row_width for p in self.plans),
-            row_width=1,
-        )
+        layout = ResultLayout.over(self.plans)
         try:
             device, plan_fds = self._device_of(order.seat), [p.fd for p in self.plans]
             handle = self._launcher.launch(self.config, device, plan_fds, layout, self._spawn_failed)

@@ -23,6 +23,7 @@ class ServedPlan:
     bytes: int
     spec: ModelSpec
     interface: Interface
+    engine_bytes: int = 0  # that an engine holds of it beside the plan
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the descriptor, as JSON takes it."""
@@ -33,13 +34,14 @@ class ServedPlan:
             "bytes": self.bytes,
             "spec": self.spec.to_json(),
             "interface": asdict(self.interface),
+            "engine_bytes": self.engine_bytes,
         }
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any], fd: int) -> ServedPlan:
         """What `to_dict` said, with the descriptor that came beside it."""
         spec, interface = ModelSpec.from_json(raw["spec"]), read_interface(raw["interface"])
-        return cls(raw["name"], fd, raw["path"], raw["sha256"], raw["bytes"], spec, interface)
+        return cls(raw["name"], fd, raw["path"], raw["sha256"], raw["bytes"], spec, interface, raw["engine_bytes"])
 
 
 def read_interface(raw: dict[str, Any]) -> Interface:

@@ -28,9 +28,7 @@ class ResultArea:
             raise ResultAreaError(f"result area {areas}x{frames}x{rows_max}x{row_width}: every side must be at least 1")
         self.areas, self.frames = areas, frames
         self.floats = rows_max * row_width
-        head = 2 * areas * 8
-        start = -(-head // 64) * 64
-        size = shared_memory.round_to_page(start + areas * frames * self.floats * 4)
+        start, size = _start(areas), self.size_of(areas, frames, rows_max, row_width)
         self.fd = shared_memory.create("orind-results", size) if fd is None else fd
         try:
             self._map = shared_memory.map_fd(self.fd, size, writable=True)
@@ -40,6 +38,11 @@ class ResultArea:
         self._marks: NDArray[np.uint64] = np.frombuffer(self._map, np.uint64, 2 * areas).reshape(areas, 2)
         rows: NDArray[np.float32] = np.frombuffer(self._map, np.float32, areas * frames * self.floats, start)
         self._rows = rows.reshape(areas, frames, self.floats)
+
+    @staticmethod
+    def size_of(areas: int, frames: int, rows_max: int, row_width: int) -> int:
+        """Bytes of such an area."""
+        return shared_memory.round_to_page(_start(areas) + areas * frames * rows_max * row_width * 4)
 
     def writable_fd(self) -> int:
         """A new descriptor for the engine. The caller closes it."""
@@ -85,3 +88,8 @@ class ResultArea:
             shared_memory.release(self._map, [])
             os.close(self.fd)
             self.fd = -1
+
+
+def _start(areas: int) -> int:
+    """Where the rows begin, behind the two batch ids of each area."""
+    return -(-2 * areas * 8 // 64) * 64

@@ -17,6 +17,7 @@ from orind.daemon import check_command, checker
 from orind.daemon.checker import Checked, check, describe
 from orind.daemon.plans import read_interface
 from orind.daemon.regular_file import CONFIGURATION_BYTES_MAX, NotRegular, check_regular
+from orind.ipc import meminfo
 from orind.ipc.fd_passing import recv_with_fds
 from orind.kernels.build import build_plan
 from orind.kernels.plan.file import PlanFile, write_plan
@@ -136,6 +137,16 @@ def test_a_plan_that_only_holds_larger_batches(tmp_path: Path, plan: Path, monke
     monkeypatch.setattr(ModelSpec, "from_json", staticmethod(lambda text: real(spec)))
     assert problem(write(tmp_path, plan)) == (
         "models.m.plan: its smallest batch is 4, batching.max_size is 1"
+    )
+
+
+def test_a_plan_whose_copy_does_not_fit_into_memory_is_refused_with_the_figures(
+    tmp_path: Path, plan: Path, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None
+) -> None:
+    monkeypatch.setattr(meminfo, "read", lambda: meminfo.Memory(1000, 999))
+    size = plan.stat().st_size
+    assert problem(write(tmp_path, plan)) == (
+        f"models.m.plan: {plan}: its copy in memory takes {size} bytes, 999 are available"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from stand_ins import MS, EngineStandIn, Processes, S, config, turn
 
+from orind.daemon import engine_handle
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher
 from orind.daemon.failover import Failover
 from orind.daemon.faults import Fault
@@ -331,6 +333,24 @@ def test_a_spawn_that_main_cannot_even_prepare_is_tried_again_later(
     stage.turn(S)
     stage.turn()
     assert len(stage.generation.handles) == 2
+
+
+@pytest.mark.parametrize("what", ["make_pair", "pipe2", "dup", "spawn"])
+def test_an_engine_that_cannot_be_launched_leaves_nothing_open(
+    no_fd_leak: None, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    stage = Stage()
+
+    def none_left(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as short:
+        owner = {"make_pair": engine_handle, "spawn": stage.processes}.get(what, os)
+        short.setattr(owner, what, none_left)
+        stage.generation.start(stage.now)
+    assert not stage.generation.handles
+    assert stage.generation.machine.restarts.last_loss.endswith("Too many open files")
+    stage.close()
 
 
 def test_out_of_restarts_is_failed(stage: Stage) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from test_daemon import DETECT, ROW, House, made_config, signals_restored  # noq
 
 from orind.daemon.daemon import Daemon
 from orind.daemon.nursery_client import GONE, NurseryDied
+from orind.ipc import meminfo
+from orind.ipc.errors import IpcError
+from orind.ipc.results import ResultArea
 
 INTERFACE = {"input_dtype": "int8", "input_shape": [8, 8, 3], "rows_max": 100, "row_width": 6, "tensor_shape": []}
 STAGES = ("checking", "starting", "half", "switched")
@@ -275,5 +279,50 @@ def test_a_burst_of_signals_and_requests_is_one_reload_and_during_it_one_more(
         house.step()
     assert len(checkers()) == 2
     assert house.daemon.reloading.requested == 11
+    reload.old[0].answer(reload.order, [ROW])
+    assert reload.outcome(1) == "ok"
+
+
+def test_a_reload_for_which_memory_is_short_is_refused_with_the_figures_before_anything_starts(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a rollback: what needs a second pair of engines is held against what is available."""
+    reload = Reload(house, "checking")
+    with monkeypatch.context() as short:
+        short.setattr(meminfo, "read", lambda: meminfo.Memory(1 << 33, 39 << 20))
+        made = made_config(house.folder).model_dump()
+        plan = {**GOOD["plans"][0], "spec": DETECT.to_json(), "interface": INTERFACE, "engine_bytes": 30 << 20}
+        play_checker(reload.checker, {**GOOD, "config": made, "plans": [plan]})
+        house.until(lambda: reload.replies)
+    assert reload.replies[0]["problems"] == [
+        "the new engines need about 2 x 50 MiB and 1 MiB for results beside those that serve, 39 MiB are available: "
+        "free memory, or restart orind, which needs no second pair"
+    ]
+    assert len(house.processes.of("engine")) == 2 and not house.daemon.reloading.running
+    reload.old[0].answer(reload.order, [ROW])
+    assert reload.outcome(1) == "ok"
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_result_memory_is_taken_before_the_switch_or_the_reload_is_refused(
+    house: House, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    """Of either engine of the new pair."""
+    reload = Reload(house, "checking")
+    taken = count()
+    real = ResultArea.__init__
+
+    def take(self: ResultArea, *arguments: Any) -> None:
+        if len(arguments) == 4 and next(taken) == which:
+            raise IpcError("shared memory 'orind-results' of 9999 bytes cannot be allocated, 99 are free")
+        real(self, *arguments)
+
+    monkeypatch.setattr(ResultArea, "__init__", take)
+    made = made_config(house.folder).model_dump()
+    plan = {**GOOD["plans"][0], "spec": DETECT.to_json(), "interface": INTERFACE}
+    play_checker(reload.checker, {**GOOD, "config": made, "plans": [plan]})
+    house.until(lambda: reload.replies)
+    assert "of 9999 bytes cannot be allocated, 99 are free" in reload.replies[0]["problems"][0]
+    assert house.status()["generation"] == 1 and not house.daemon._retired
     reload.old[0].answer(reload.order, [ROW])
     assert reload.outcome(1) == "ok"

@@ -15,6 +15,8 @@ from typing import Any
 import harness
 import pytest
 
+from orind.daemon.footprint import ENGINE_BYTES
+from orind.kernels.footprint import private_bytes
 from orind.kernels.plan.file import PlanFile
 
 RATE_HZ = 40.0
@@ -170,6 +172,7 @@ def test_reloads_under_load_alternate_two_plans(folder: Path, parts: Path, other
                 answer = service.reload()
                 assert answer["ok"], answer
                 assert service.status()["models"]["m"]["plan"] == str(plan)
+                assert_estimate(service, plan)
             load.next_sent()
             load.stop()
         assert_accounts(service, load)
@@ -177,6 +180,16 @@ def test_reloads_under_load_alternate_two_plans(folder: Path, parts: Path, other
         assert (said["requested"], said["done"], said["result"]) == (4, 4, "generation 5 serves")
     generations = {a.result.generation for a in load.answers}
     assert generations == {1, 2, 3, 4, 5}
+
+
+def assert_estimate(service: harness.Service, plan: Path) -> None:
+    """What a reload is checked against beforehand is at least what an engine holds, and not wildly more."""
+    with PlanFile.open_path(plan) as opened:
+        estimate = ENGINE_BYTES + private_bytes(opened, "cpu")
+    for engine in service.status()["engines"]:
+        said = Path(f"/proc/{engine['pid']}/status").read_text()
+        held = int(said.partition("RssAnon:")[2].split()[0]) << 10
+        assert held <= estimate <= 2 * held, (held, estimate)
 
 
 def test_bad_reloads_change_nothing(folder: Path, parts: Path) -> None:
