@@ -11,6 +11,7 @@ from ..ipc.clock import StampPolicy
 from ..ipc.errors import WireError
 from ..ipc.source import RawFrame
 from .config import Config
+from .quarantine import Quarantine
 from .rate import TokenBucket
 from .shares import Shares
 from .trigger import RANKS, Trigger
@@ -34,6 +35,8 @@ class Intake:
         self._inputs = inputs
         self._slot_bytes = config.slots.bytes
         self._jpeg = config.decode.workers > 0
+        engine = config.engine  # a poison frame costs two restarts
+        self.quarantine = Quarantine(max(1, engine.restart_budget // 2), int(engine.restart_window_s * 1e9))
         self._versions = {name: Shares(name, camera.model) for name, camera in config.cameras.items()}
         self._buckets = {name: TokenBucket(c.rate_limit_hz, c.rate_burst) for name, c in config.cameras.items()}
 
@@ -70,22 +73,29 @@ class Intake:
             header.stride, header.dtype, header.shape, length,
         )  # fmt: skip
 
-    def allowed(self, camera: str, now_ns: int) -> bool:
-        """Whether the camera's token bucket has room for one more trigger."""
-        return self._buckets[camera].take(now_ns)
+    def refusal(self, camera: str, now_ns: int) -> tuple[str, str] | None:
+        """(reason code, text) where the camera may send nothing now: in quarantine, or its token bucket is empty."""
+        if problem := self.quarantine.problem(camera, now_ns):
+            return "quarantine", problem
+        if not self._buckets[camera].take(now_ns):
+            return "rate_limit", "camera triggers above its rate_limit_hz"
+        return None
 
-    def readmit(self, frame: Trigger) -> str:
+    def readmit(self, frame: Trigger, now_ns: int) -> tuple[str, str] | None:
         """Route a waiting frame anew after a reload, to the same version where the camera's shares are the same.
 
-        Returns '' or why it cannot be served any more.
+        Returns (reason code, text) where it cannot be served any more.
         """
         camera = self._cameras.get(frame.camera)
         if camera is None:
-            return f"camera '{frame.camera}' is not in the new configuration"
+            return "reconfigured", f"camera '{frame.camera}' is not in the new configuration"
+        if problem := self.quarantine.problem(frame.camera, now_ns):
+            return "quarantine", problem
         assert frame.seq is not None
         frame.model = self._versions[frame.camera].version(frame.seq)
         frame.deadline_ns = min(frame.deadline_ns, frame.capture_ns + int(camera.deadline_ms * 1e6))
-        return self._misfit(frame.model, frame.encoding, frame.dtype, frame.shape)
+        problem = self._misfit(frame.model, frame.encoding, frame.dtype, frame.shape)
+        return ("reconfigured", problem) if problem else None
 
     def _misfit(self, model: str, encoding: str, dtype: str, shape: tuple[int, ...]) -> str:
         """Why a frame of this form cannot be given to this model, or ''."""

@@ -30,7 +30,6 @@ from .replay import sort_out
 from .serving_rules import Serving
 from .trigger import ReplySocket, Trigger
 
-OK = ("ok", "", None)
 LAST_RESORT = ("degraded", "last_resort", "answered on the CPU as last resort: no engine on the GPU can serve")
 
 
@@ -88,8 +87,8 @@ class Pipeline:
         if self._repeats.known(frame):
             return
         self._ledger.opened()
-        if not self.serving.intake.allowed(frame.camera, now_ns):
-            self._finish(frame, "rejected", "rate_limit", "camera triggers above its rate_limit_hz", now_ns)
+        if (refusal := self.serving.intake.refusal(frame.camera, now_ns)) is not None:
+            self._finish(frame, "rejected", *refusal, now_ns)
             return
         if (instead := self.relief.instead(frame, now_ns)) is not None:
             self._finish_instead(frame, instead, now_ns)
@@ -122,10 +121,10 @@ class Pipeline:
 
     def _readmitted(self, frame: Trigger, now_ns: int) -> bool:
         """Whether the configuration that holds now can serve the frame; if not, it is answered."""
-        problem = self.serving.intake.readmit(frame)
-        if problem:
-            self._finish(frame, "rejected", "reconfigured", problem, now_ns)
-        return not problem
+        refusal = self.serving.intake.readmit(frame, now_ns)
+        if refusal is not None:
+            self._finish(frame, "rejected", *refusal, now_ns)
+        return refusal is None
 
     def _queue(self, frame: Trigger, now_ns: int) -> None:
         if (superseded := self.queues.push(frame)) is not None:
@@ -222,7 +221,7 @@ class Pipeline:
             engine.distrust(f"its answer cannot be used: {error}")
             self._finish(frame, "error", "engine", f"the engine's answer cannot be used: {error}", now_ns)
         else:
-            outcome, code, text = LAST_RESORT if engine.last_resort else OK
+            outcome, code, text = LAST_RESORT if engine.last_resort else ("ok", "", None)
             if outcome == "ok":
                 self.relief.answered(frame, content)
             self._finish(frame, outcome, code, text, now_ns, content)
@@ -235,6 +234,9 @@ class Pipeline:
         again, poison = sort_out(batches, order, self.serving.deaths_max)
         for frame, text in poison:
             self._finish(frame, "error", "poison", text, now_ns)
+            self.serving.intake.quarantine.poisoned(frame.camera, now_ns)
+        for frame, text in self.queues.take_late(lambda f: self.serving.intake.quarantine.problem(f.camera, now_ns)):
+            self._finish(frame, "rejected", "quarantine", text, now_ns)
         for frame in reversed(again):
             if self._readmitted(frame, now_ns):
                 self.queues.retry.appendleft(frame)

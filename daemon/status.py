@@ -149,6 +149,7 @@ def health(daemon: Reported, queued: int, now_ns: int) -> tuple[bool, list[str]]
         poor.append("no ready standby")
     if daemon.reloading.differs:
         poor.append(daemon.reloading.differs)
+    poor += daemon.pipeline.serving.intake.quarantine.problems(now_ns)
     if daemon.power.problem:
         poor.append(f"the power governor does not run, the lowest pacing holds: {daemon.power.problem}")
     if daemon.http.problem:

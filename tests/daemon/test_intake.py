@@ -120,29 +120,30 @@ def test_a_tensor_of_the_right_form_is_taken() -> None:
 
 def test_rate_limit_is_the_cameras_own() -> None:
     rules = intake()
-    assert [rules.allowed("slow", NOW) for _ in range(3)] == [True, True, False]
-    assert all(rules.allowed("cam", NOW) for _ in range(100))
-    assert rules.allowed("slow", NOW + S)
+    refused = ("rate_limit", "camera triggers above its rate_limit_hz")
+    assert [rules.refusal("slow", NOW) for _ in range(3)] == [None, None, refused]
+    assert all(rules.refusal("cam", NOW) is None for _ in range(100))
+    assert rules.refusal("slow", NOW + S) is None
 
 
 def test_readmit_routes_anew_and_never_loosens() -> None:
     waiting = intake().parse(frame(deadline_ms=100), NOW, True)
     cameras = {"cam": {"model": "other", "deadline_ms": 80}}
     after = intake(models={"other": {"plan": "o"}}, cameras=cameras)
-    assert after.readmit(waiting) == "" and waiting.model == "other" and waiting.deadline_ns == NOW + 80 * MS
-    assert intake().readmit(waiting) == "" and waiting.deadline_ns == NOW + 80 * MS and waiting.model == "m"
+    assert after.readmit(waiting, NOW) is None and waiting.model == "other" and waiting.deadline_ns == NOW + 80 * MS
+    assert intake().readmit(waiting, NOW) is None and waiting.deadline_ns == NOW + 80 * MS and waiting.model == "m"
 
 
 def test_readmit_says_why_a_frame_cannot_be_served_any_more() -> None:
     waiting = intake().parse(frame(), NOW, True)
     gone = intake(cameras={"new": {"model": "m", "deadline_ms": 5}})
-    assert gone.readmit(waiting) == "camera 'cam' is not in the new configuration"
+    assert gone.readmit(waiting, NOW) == ("reconfigured", "camera 'cam' is not in the new configuration")
     changed = intake(cameras={"cam": {"model": "t", "deadline_ms": 5}})
-    assert changed.readmit(waiting) == "model 't' takes tensors, not mono8"
+    assert changed.readmit(waiting, NOW) == ("reconfigured", "model 't' takes tensors, not mono8")
 
 
 def test_decoded_planes_are_readmitted_as_pictures() -> None:
     waiting = intake().parse(frame(encoding="jpeg"), NOW, True)
     for planes in ("yuv420", "yuv422", "yuv444", "gray"):
         waiting.encoding = planes
-        assert intake(decode={"workers": 0}).readmit(waiting) == ""
+        assert intake(decode={"workers": 0}).readmit(waiting, NOW) is None

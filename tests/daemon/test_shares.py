@@ -72,10 +72,10 @@ def test_a_frame_is_routed_by_its_number_and_stays_there_across_a_reload() -> No
     assert Counter(f.model for f in frames) == {"v1": 300, "v2": 100}
     before = [f.model for f in frames]
     same = Intake(two_versions(other={"model": "v2", "deadline_ms": 5}), {}, StampPolicy())
-    assert all(not same.readmit(f) for f in frames) and [f.model for f in frames] == before
+    assert all(same.readmit(f, 0) is None for f in frames) and [f.model for f in frames] == before
     one = Intake(config(models={"v3": {"plan": "c"}}, cameras={"cam": {"model": "v3", "deadline_ms": 500}}), {},
                  StampPolicy())  # fmt: skip
-    assert all(not one.readmit(f) for f in frames) and {f.model for f in frames} == {"v3"}
+    assert all(one.readmit(f, 0) is None for f in frames) and {f.model for f in frames} == {"v3"}
 
 
 def test_a_plain_name_is_the_whole_share() -> None:
