@@ -1,0 +1,71 @@
+"""Restarts of the installed unit under a real systemd, under a load of 40 frames/s (scripts/bench_restarts).
+
+The unit as shipped, in a machine of its own (tests/systemd/machine.py). The camera program uses the client library with
+its ordinary re-sending. Invariant: it ends with 0 only if every trigger was answered exactly once to the application,
+and `ok`; times are printed, never judged. The time without an answer holds systemd's RestartSec (1 s, kill -9 only),
+`orind doctor`, the check of the configuration and the engines' first golden answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+
+HOUSE = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(HOUSE / "tests" / "systemd"))
+
+import harness  # noqa: E402  beside this file
+from installed import UNIT, Installed  # noqa: E402  from tests/systemd
+from machine import Machine, why_not  # noqa: E402
+from restarts import KINDS, RATE_HZ, Restarts, restart_under_load, shipped_config  # noqa: E402
+from terminal import table  # noqa: E402
+
+
+def main() -> int:
+    options = _options()
+    if reason := why_not():
+        print(f"bench_restarts: {reason}", file=sys.stderr)
+        return 1
+    turns = [kind for i in range(max(options.graceful, options.kills)) for kind, n in
+             zip(KINDS, (options.graceful, options.kills), strict=True) if i < n]  # fmt: skip
+    print(f"{options.graceful} x systemctl restart, {options.kills} x kill -9 of main, {RATE_HZ:g} frames/s")
+    print(harness.machine(), flush=True)
+    with Machine() as machine:
+        orind = Installed(machine)
+        orind.configure(shipped_config(orind.put_plan(harness.part_plan())))
+        orind.systemctl("start", UNIT)
+        try:
+            return report(restart_under_load(orind, turns, said=lambda text: print(text, file=sys.stderr, flush=True)))
+        except BaseException:
+            print(orind.journal(), file=sys.stderr)
+            raise
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench_restarts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example: scripts/bench_restarts --graceful 10 --kills 10",
+    )  # fmt: skip
+    parser.add_argument("--graceful", type=int, default=10, metavar="N", help="systemctl restart so often (10)")
+    parser.add_argument("--kills", type=int, default=10, metavar="N", help="kill -9 of main so often (10)")
+    return parser.parse_args()
+
+
+def report(result: Restarts) -> int:
+    """The table, then the verdict: the exit code."""
+    rows = [[kind, len(gaps), f"{statistics.median(gaps):.0f}", f"{max(gaps):.0f}"]
+            for kind, gaps in result.gaps_ms.items() if gaps]  # fmt: skip
+    print("\n".join(["", *table(["without an answer, ms", "restarts", "P50", "max"], rows), ""]))
+    poor = [f"frame {a.result.seq}: {a.result.outcome}, {a.result.reason}" for a in result.load.not_ok()]
+    lost, twice = result.unanswered(), result.answered_twice()
+    print(f"triggers {len(result.load.sent)}, sent again {result.resent}, repeats suppressed {result.suppressed}")
+    print(f"each must be 0: unanswered {len(lost)}, answered twice {len(twice)}, not ok {len(poor)}")
+    for line in poor[:5]:
+        print(f"FAILED: {line}", file=sys.stderr)
+    return 1 if lost or twice or poor else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""The shipped unit under a real systemd, hardening on: start, reload, stop, what it may touch."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from installed import CONFIG, PLAN_DIR, UNIT, Installed
+from machine import MachineError
+
+OURS = ("/run/orind/", "/var/lib/orind/", "/var/cache/orind/")
+
+
+def test_ready_comes_after_a_golden_answer(orind: Installed, picture: Any) -> None:
+    begin = time.monotonic()
+    orind.systemctl("start", UNIT)
+    print(f"start to READY: {time.monotonic() - begin:.2f} s")
+    status = orind.status()
+    assert [e for e in status["engines"] if e["role"] == "active"], "systemctl waits until one has proven itself"
+    said = orind.journal()
+    assert -1 < said.index("is active (first engine ready)") < said.index("Started orind.service")
+    with orind.client() as camera:
+        camera.send(picture, "rgb8")
+        assert [answer.outcome for answer in camera.wait_all(20)] == ["ok"]
+    assert orind.show("Type") == "notify" and orind.show("StatusText").startswith("serving")
+
+
+def test_without_a_golden_answer_it_never_is_ready(orind: Installed, config: dict[str, Any]) -> None:
+    orind.configure({**config, "engine": {**config["engine"], "ready_timeout_s": 0.01}})
+    orind.drop_in("start", "[Service]\nTimeoutStartSec=4\nRestart=no\n")
+    with pytest.raises(MachineError, match="timeout"):
+        orind.systemctl("start", UNIT)
+    assert orind.show("Result") == "timeout"
+    assert "Started orind.service" not in orind.journal()
+
+
+def test_reload_returns_when_the_new_generation_serves(orind: Installed, config: dict[str, Any]) -> None:
+    orind.systemctl("start", UNIT)
+    begin = time.monotonic()
+    orind.systemctl("reload", UNIT)
+    print(f"reload: {(time.monotonic() - begin) * 1000:.0f} ms")
+    assert orind.status()["generation"] == 2
+    orind.configure({**config, "cameras": {"line1": {"model": "none", "deadline_ms": 100}}})
+    with pytest.raises(MachineError, match="reload"):
+        orind.systemctl("reload", UNIT)
+    assert orind.status()["generation"] == 2
+    assert (orind.show("ActiveState"), orind.show("SubState")) == ("active", "running"), "READY=1 follows a refusal too"
+    assert "no model 'none'" in orind.journal()
+
+
+def test_stop_answers_what_was_received(orind: Installed, picture: Any) -> None:
+    orind.systemctl("start", UNIT)
+    with orind.client(resend_after_s=60.0) as camera:
+        for _ in range(20):
+            camera.send(picture, "rgb8")
+        orind.wait_for(lambda s: s["frames"]["received"] == 20, "20 frames received")
+        orind.systemctl("stop", UNIT)
+        answers = camera.wait_all(20)
+    assert [answer.outcome for answer in answers] == ["ok"] * 20
+    assert (orind.show("Result"), orind.show("ExecMainStatus")) == ("success", "0")
+    assert orind.processes() == {}
+    assert not orind.machine.path("/run/orind").exists()
+
+
+def test_it_writes_nowhere_but_in_its_directories(orind: Installed, picture: Any) -> None:
+    """Files of the overlay's upper layer and of every tmpfs, before and after a life with a frame and a reload."""
+    before = written(orind)
+    orind.systemctl("start", UNIT)
+    with orind.client() as camera:
+        camera.send(picture, "rgb8")
+        camera.wait_all(20)
+    orind.systemctl("reload", UNIT)
+    meanwhile = written(orind)
+    orind.systemctl("stop", UNIT)
+    changed = {path for path, facts in {**meanwhile, **written(orind)}.items() if before.get(path) != facts}
+    assert {"/run/orind/lock", "/run/orind/control"} <= changed, "what it does write must be seen"
+    assert [path for path in changed if not path.startswith(OURS)] == []
+
+
+def written(orind: Installed) -> dict[str, str]:
+    """What was written since boot, path to size and time, without what systemd and its journal keep for themselves."""
+    said = orind.machine.run(
+        "find", "/run/upper", "/run/orind", "/run/lock", "/tmp", "/dev/shm", "-xdev",
+        "(", "-type", "f", "-o", "-type", "s", ")", "-printf", "%p %s %T@\n", check=False,
+    )  # fmt: skip
+    found = dict(line.split(" ", 1) for line in said.splitlines() if line.startswith("/"))
+    tidied = {path.removeprefix("/run/upper"): facts for path, facts in found.items()}
+    return {p: facts for p, facts in tidied.items() if not p.startswith(("/var/lib/systemd/", "/var/log/"))}
+
+
+def test_what_the_hardening_forbids_is_forbidden(orind: Installed) -> None:
+    """Tried from within the unit's own sandbox, by a command in place of the doctor."""
+    tries = f"""#!/bin/bash
+    for place in / /etc /opt/orind /usr /root /home /sys /proc/sys; do
+        if touch "$place/probe" 2>/dev/null; then echo "wrote $place"; fi
+    done
+    touch {PLAN_DIR}/probe /run/orind/probe && echo "wrote its own"
+    grep -q '^NoNewPrivs:.*1$' /proc/self/status && grep -q '^CapBnd:.*0000000000000000$' /proc/self/status && echo bare
+    cat {CONFIG} >/dev/null && echo "reads its configuration"
+    """
+    orind.write("/opt/orind/bin/tries", tries, mode="755")
+    orind.drop_in("tries", "[Service]\nExecStartPre=\nExecStartPre=/opt/orind/bin/tries\n")
+    orind.systemctl("start", UNIT)
+    said = re.findall(r"tries\[\d+\]: (.*)", orind.journal())
+    assert said == ["wrote its own", "bare", "reads its configuration"]
+
+
+def test_security_score(orind: Installed) -> None:
+    said = orind.machine.run("systemd-analyze", "security", "--no-pager", UNIT, check=False)
+    verdict = re.findall(r"Overall exposure level for orind.service: ([\d.]+) (\w+)", said)
+    print(f"systemd-analyze security: {verdict[0][0]} {verdict[0][1]}")
+    assert float(verdict[0][0]) <= 3.0
+
+
+def test_the_unit_is_the_shipped_one(orind: Installed) -> None:
+    shipped = Path(__file__).resolve().parents[2] / "systemd" / "orind.service"
+    assert orind.machine.path("/etc/systemd/system/orind.service").read_text() == shipped.read_text()
+    assert orind.show("OOMPolicy") == "continue"
