@@ -77,7 +77,12 @@ def shipped_config(plan: str) -> dict[str, Any]:
         "cameras": {"line1": {"model": "parts", "deadline_ms": 60_000}},
         "sources": [{"name": "frames", "endpoint": "ipc://{run_dir}/frames", "pattern": "router"}],
         "slots": {"count": 64, "bytes": 1 << 20},
-        "engine": {"heartbeat_missed_ms": 1000, "batch_watchdog_ms": 5000, "golden_timeout_ms": 10_000},
+        "engine": {
+            "heartbeat_missed_ms": 1000,
+            "batch_watchdog_ms": 5000,
+            "golden_timeout_ms": 10_000,
+            "golden_interval_s": 30,
+        },
     }
 
 

@@ -66,6 +66,7 @@ def test_a_doctor_that_refuses_keeps_it_from_starting(orind: Installed) -> None:
     link = next(site.glob("[Pp]y[Yy][Aa][Mm][Ll]-*.dist-info"))
     target = link.readlink()
     link.unlink()
+    orind.drop_in("soon", "[Unit]\nStartLimitBurst=2\n")
     try:
         with pytest.raises(MachineError, match="control process exited"):
             orind.systemctl("start", UNIT)
