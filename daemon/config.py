@@ -19,6 +19,7 @@ from .sections import (
     EngineSection,
     Health,
     Http,
+    Memory,
     ModelEntry,
     Name,
     Power,
@@ -53,6 +54,7 @@ class Config(Section):
     http: Http | None = None
     power: Power | None = None
     health: Health = Health()
+    memory: Memory = Memory()
     stop: Stop = Stop()
     realtime: Realtime = Realtime()
 

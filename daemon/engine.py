@@ -36,7 +36,9 @@ def main() -> int:
         areas, frames, rows_max, row_width = start["results"]
         results = ResultArea(areas, frames, rows_max, row_width, results_fd)
         device = open_device(start["device"], start["cpu_steps"])
-        loop = EngineLoop.open(channel, slots, results, plan_fds, device, start["heartbeat_ms"])
+        loop = EngineLoop.open(
+            channel, slots, results, plan_fds, device, start["heartbeat_ms"], start["emergency_bytes"]
+        )
     except Exception as error:  # noqa: BLE001 whatever keeps it from starting must reach main in words
         channel.send(messages.pack_fault(time.monotonic_ns(), f"cannot start: {error}"))
         return 1

@@ -238,6 +238,7 @@ class Launcher:
             start = {
                 "epoch": epoch, "device": device, "cpu_steps": engine.cpu_steps == "allow",
                 "heartbeat_ms": engine.heartbeat_ms, "cpus": engine.cpus,
+                "emergency_bytes": config.memory.emergency_reserve_mib << 20,
                 "slots": [self._ring.count, self._ring.size],
                 "results": [engine.queue_depth, layout.frames, layout.rows_max, layout.row_width],
             }  # fmt: skip

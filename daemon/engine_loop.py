@@ -21,9 +21,10 @@ from ..ipc.results import ResultArea
 from ..ipc.slots import SlotReader
 from ..kernels.devices import Device
 from ..kernels.ir.errors import DeviceFault, GoldenMismatch
-from ..kernels.model import FrameFault, Interface, Model
+from ..kernels.model import FrameFault, Interface, open_models
 from ..kernels.picture import Picture
 from ..kernels.placement import Placement
+from ..kernels.plan.file import PlanFile
 from .placement import to_text
 
 
@@ -64,9 +65,11 @@ class EngineLoop:
         plan_fds: Sequence[int],
         device: Device,
         heartbeat_ms: float,
+        emergency_bytes: int,
     ) -> EngineLoop:
-        """Map the plans and open them on the device."""
-        return cls(channel, slots, results, [Model.open_fd(fd, device) for fd in plan_fds], heartbeat_ms)
+        """Map the plans and open them on the device, in one reservation."""
+        plans = [PlanFile.open_fd(fd) for fd in plan_fds]
+        return cls(channel, slots, results, open_models(plans, device, slots.size, emergency_bytes), heartbeat_ms)
 
     def run(self) -> int:
         """Check, say READY, serve until STOP or until main is gone. Returns the process's exit code.

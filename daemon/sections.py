@@ -211,6 +211,14 @@ class Health(Section):
     memory_max_percent: float = Field(default=90, gt=0, le=100, description="memory in use above which health is 503")
 
 
+class Memory(Section):
+    """Of an engine: all its plans, and room to prepare pictures, lie in one reservation."""
+
+    emergency_reserve_mib: int = Field(
+        default=8, ge=0, le=1024, description="part of an engine's reservation that is used last; its use is reported"
+    )
+
+
 class Degradation(Section):
     """Of critical and normal frames; of best-effort ones the older are `stale` anyway."""
 

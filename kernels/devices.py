@@ -5,14 +5,21 @@ Opened once by an engine, before its plans. Imports PyCUDA only for a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from .cpu.binding import Array
-from .cpu.executor import CpuExecutor, Plan
+from .cpu.executor import Plan
+from .cpu.prepared import PreparedPlan as CpuPlan
 from .ir.errors import ProgramError
 from .ir.program import Program
+from .memory.pool import Block, aligned, size_for
+from .memory.reservation import HostReservation, Reservation
 from .placement import Placement
+
+if TYPE_CHECKING:
+    from .cuda.memory import DeviceReservation
+    from .cuda.prepared import PreparedPlan as CudaPlan
 
 
 class Executor(Protocol):
@@ -32,25 +39,58 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
-class Device(Protocol):
-    """Where programs run. `close` comes after the last executor's."""
+class Prepared(Protocol):
+    """A plan that a device can run, before it has memory. `needs`: bytes by what they are for."""
 
-    def executor(self, plan: Plan, batch: int, programs: Mapping[int, Program]) -> Executor: ...
+    @property
+    def needs(self) -> Mapping[str, int]: ...
+
+
+class Device(Protocol):
+    """Where programs run: `prepare` all plans, `reserve` memory for them, `open` each. `close` comes after the last
+    executor's. `memory` is None until there is a reservation; `host_memory` where it is the host's."""
+
+    @property
+    def memory(self) -> Reservation | None: ...
+    @property
+    def host_memory(self) -> HostReservation | None: ...
+    def prepare(self, plan: Plan, programs: Mapping[int, Program]) -> Prepared: ...
+    def reserve(self, needs: Sequence[int], room: int, emergency: int) -> None: ...
+    def open(self, prepared: Prepared, name: str) -> tuple[Mapping[int, Executor], list[Block]]: ...
     def close(self) -> None: ...
 
 
 class CpuDevice:
     """NumPy in this process."""
 
-    def executor(self, plan: Plan, batch: int, programs: Mapping[int, Program]) -> Executor:
-        return CpuExecutor(plan, batch, programs)
+    def __init__(self) -> None:
+        self.memory: HostReservation | None = None
+
+    @property
+    def host_memory(self) -> HostReservation | None:
+        return self.memory
+
+    def prepare(self, plan: Plan, programs: Mapping[int, Program]) -> CpuPlan:
+        return CpuPlan(plan, programs)
+
+    def reserve(self, needs: Sequence[int], room: int, emergency: int) -> None:
+        """Memory for blocks of `needs` bytes in this order, `room` for what comes later, and the emergency reserve."""
+        self.memory = HostReservation(size_for(needs) + aligned(room) + aligned(emergency), aligned(emergency))
+
+    def open(self, prepared: Prepared, name: str) -> tuple[Mapping[int, Executor], list[Block]]:
+        """The executors by batch size, and the blocks to give back when they are closed."""
+        assert isinstance(prepared, CpuPlan) and self.memory is not None
+        return prepared.open(self.memory, name)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """The mapping ends with the last array that looks into it."""
+        self.memory = None
 
 
 class CudaDevice:
     """A GPU. `cpu_steps`: steps without a kernel run on the CPU; else a plan with such steps is refused."""
+
+    host_memory = None
 
     def __init__(self, ordinal: int, cpu_steps: bool) -> None:
         """Raises ProgramError where PyCUDA or the GPU of that number is missing."""
@@ -58,13 +98,28 @@ class CudaDevice:
 
         self._gpu = Gpu(ordinal)
         self._cpu_steps = cpu_steps
+        self.memory: DeviceReservation | None = None
 
-    def executor(self, plan: Plan, batch: int, programs: Mapping[int, Program]) -> Executor:
-        from .cuda.executor import CudaExecutor
+    def prepare(self, plan: Plan, programs: Mapping[int, Program]) -> CudaPlan:
+        from .cuda.prepared import PreparedPlan
 
-        return CudaExecutor(plan, batch, programs, device=self._gpu, cpu_steps=self._cpu_steps)
+        return PreparedPlan(plan, programs, self._gpu, self._cpu_steps)
+
+    def reserve(self, needs: Sequence[int], room: int, emergency: int) -> None:
+        """As CpuDevice.reserve, without the `room`: what comes later is the host's here."""
+        from .cuda.memory import DeviceReservation
+
+        with self._gpu.opening("the plans of an engine"):
+            self.memory = DeviceReservation(self._gpu, size_for(needs) + aligned(emergency), aligned(emergency))
+
+    def open(self, prepared: Prepared, name: str) -> tuple[Mapping[int, Executor], list[Block]]:
+        assert self.memory is not None
+        return prepared.open(self.memory, name)  # type: ignore[attr-defined,no-any-return]
 
     def close(self) -> None:
+        if self.memory is not None:
+            self.memory.close()
+            self.memory = None
         self._gpu.close()
 
 

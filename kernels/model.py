@@ -24,7 +24,12 @@ from .plan.file import PlanFile
 from .pre.decoder import Decoder, NonFinite, make_decoder
 from .pre.geometry import Mapping
 from .pre.preprocess import Preprocessor, input_table
+from .pre.scratch import Scratch
 from .spec import TENSOR_TASKS, ModelSpec
+
+PICTURE_TIMES, PIXEL_BYTES, ROOM_LEAST_BYTES = 3, 128, 1 << 20
+"""Room to prepare pictures: lines of one are gathered at most twice; for each pixel of the input kernels/pre keeps two
+dozen numbers of up to 8 bytes, of which the largest in use lie four to a pixel; and something for the small ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +75,58 @@ def _interface(program: Program, spec: ModelSpec, decoder: Decoder | None) -> In
     return Interface(entry.dtype, _logical_input(program), decoder.rows_max, decoder.row_width, ())
 
 
-class Model:
-    """One plan on one device."""
+class PreparedModel:
+    """A plan that was read and found fit for a device, before it has memory."""
 
     def __init__(self, plan: PlanFile, device: Device) -> None:
         """Raises PlanError, SpecError, ProgramError (also where the device cannot run a program)."""
-        self._plan = plan
+        self.plan, self.device = plan, device
         self.spec = ModelSpec.from_json(plan.metadata["spec"])
         programs = programs_of(plan.metadata, plan.tensors)
-        self._executors = {n: device.executor(plan, n, programs) for n in sorted(programs)}
-        program = next(iter(programs.values()))
+        self.program = next(iter(programs.values()))
+        self.on_device = device.prepare(plan, programs)
+
+    @property
+    def pixels(self) -> int:
+        """Of the picture that its input is; 0 where it takes none."""
+        return math.prod(self.program.tensors[self.program.inputs[0]].shape[:2]) if self.spec.input is not None else 0
+
+
+def open_models(
+    plans: Sequence[PlanFile], device: Device, picture_bytes: int = 0, emergency_bytes: int = 0
+) -> list[Model]:
+    """All plans of an engine, in one reservation that `device` holds from then on.
+
+    Its size is known before it is made: what the plans need at every batch size, room to prepare pictures of up to
+    `picture_bytes`, and `emergency_bytes`. Raises as PreparedModel, and ProgramError where memory is short.
+    """
+    prepared = [PreparedModel(plan, device) for plan in plans]
+    pixels = max((model.pixels for model in prepared), default=0)
+    room = (PICTURE_TIMES * picture_bytes + PIXEL_BYTES * pixels + ROOM_LEAST_BYTES) if pixels else 0
+    device.reserve([n for model in prepared for n in model.on_device.needs.values()], room, emergency_bytes)
+    scratch = Scratch(device.host_memory)
+    return [Model(model, scratch) for model in prepared]
+
+
+class Model:
+    """One plan on one device."""
+
+    def __init__(self, prepared: PreparedModel, scratch: Scratch) -> None:
+        """Its memory is reserved on the device. Raises ProgramError, DeviceFault."""
+        self._plan, self._device = prepared.plan, prepared.device
+        self._scratch = scratch
+        self.spec = prepared.spec
+        self._executors, self._blocks = self._device.open(prepared.on_device, self.spec.name)
+        program = prepared.program
         self._decoder = _decoder(program, self.spec)
         self.interface = _interface(program, self.spec, self._decoder)
         self._pre: Preprocessor | None = None
         if self.spec.input is not None:
             entry = program.tensors[program.inputs[0]]
             table = input_table(self.spec.input, entry.dtype, entry.scale)
-            self._pre = Preprocessor(self.spec.input, entry.shape, table)
+            self._pre = Preprocessor(self.spec.input, entry.shape, table, scratch)
         self.preprocessed_ns = 0
         self.executed_ns = 0
-
-    @classmethod
-    def open_fd(cls, fd: int, device: Device) -> Model:
-        return cls(PlanFile.open_fd(fd), device)
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -128,9 +162,15 @@ class Model:
             executor.golden()
 
     def close(self) -> None:
+        """Gives its memory back."""
         for executor in self._executors.values():
             executor.close()
         self._plan.close()
+        self._scratch.close()
+        for block in self._blocks:
+            assert self._device.memory is not None
+            self._device.memory.give_back(block)
+        self._blocks.clear()
 
     def _prepare(self, picture: Picture, into: NDArray[np.generic]) -> Mapping | FrameFault | None:
         try:

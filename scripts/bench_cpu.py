@@ -28,7 +28,7 @@ from wire_cost import measure_wire
 
 from orind.kernels.devices import CpuDevice
 from orind.kernels.ir.program import programs_from_text
-from orind.kernels.model import Model
+from orind.kernels.model import open_models
 from orind.kernels.picture import Picture
 from orind.kernels.plan.file import PlanFile
 from orind.kernels.pre.preprocess import Preprocessor, input_table
@@ -129,7 +129,7 @@ def measure_executors(repetitions: int) -> list[str]:
 
 
 def _ours(name: str, floor: str, pixels: Array, plan: Path) -> Contender:
-    model = Model(PlanFile.open_path(plan), CpuDevice())
+    (model,) = open_models([PlanFile.open_path(plan)], CpuDevice(), pixels.nbytes)
     rows = np.empty((model.interface.rows_max, model.interface.row_width), np.float32)
     picture = _picture(pixels)
 
@@ -170,7 +170,7 @@ def _reference(name: str, pixels: Array, plan: Path) -> Contender:
 def _preprocessed(plan: Path, pixels: Array) -> Array:
     """float32 (H, W, 3), as an FP32 plan's executor gets it."""
     with PlanFile.open_path(plan) as file:
-        model = Model(file, CpuDevice())
+        (model,) = open_models([file], CpuDevice(), pixels.nbytes)
         program = programs_from_text(file.metadata["program"])[1]
         entry = program.tensors[program.inputs[0]]
         assert model.spec.input is not None

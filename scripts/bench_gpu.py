@@ -290,7 +290,8 @@ def measure_frames(device: Device, folder: Path) -> list[list[str]]:
     for model, precision in itertools.product(("part-inspect", "blazeface-back"), ("int8", "fp16")):
         with PlanFile.open_path(plan_of(folder, model, precision)) as plan:
             for batch in sorted(programs_of(plan.metadata, plan.tensors)):
-                with CpuExecutor(plan, batch) as cpu, CudaExecutor(plan, batch, device=device, cpu_steps=True) as cuda:
+                beside = CudaExecutor.alone(plan, batch, device=device, cpu_steps=True)
+                with CpuExecutor(plan, batch) as cpu, beside as cuda:
                     cuda.golden()
                     ours, theirs = median_ms(cuda.run, FRAMES), median_ms(cpu.run, FRAMES // 5)
                     segments = sum(segment.on_device for segment in cuda.segments)

@@ -1,4 +1,4 @@
-"""Where a program's tensors lie in memory: the arena, views of it, and scratch that steps share. Caller: `executor.py`.
+"""Where a program's tensors lie in memory: the arena, views of it, and what steps share. Caller: `executor.py`.
 
 Everything is allocated while steps are bound; a bound step allocates nothing large. Scratch is valid within one step.
 """
@@ -6,40 +6,32 @@ Everything is allocated while steps are bound; a bound step allocates nothing la
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..ir.errors import ProgramError
-from ..ir.program import ALIGN, Program, Tensor
+from ..ir.program import Program, Tensor
+from .workspace import Bytes, Fact, Workspace, aligned
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 Call = Callable[[], object]
-Fact = TypeVar("Fact")
-
-
-def aligned(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Zeroed bytes, aligned to ALIGN."""
-    raw = np.zeros(nbytes + ALIGN, dtype=np.uint8)
-    skip = -raw.ctypes.data % ALIGN
-    return raw[skip:skip + nbytes]
 
 
 class Binding:
     """Views for one program; `constants` are the plan's tensors (read-only). `arena`: zeroed bytes of the caller's, as
-    many as the program's arena has; without it the binding makes its own."""
+    many as the program's arena has; `workspace`: shared with other batch sizes of the same plan, of which one runs at a
+    time. Without them the binding makes its own."""
 
-    def __init__(self, program: Program, constants: Mapping[str, Array],
-                 arena: npt.NDArray[np.uint8] | None = None) -> None:
+    def __init__(self, program: Program, constants: Mapping[str, Array], arena: Bytes | None = None,
+                 workspace: Workspace | None = None) -> None:
         self.program = program
         self.constants = constants
         self.arena = aligned(program.arena_bytes) if arena is None else arena
+        self.workspace = Workspace() if workspace is None else workspace
         self.overflows: dict[int, str] = {}       # frame -> first float16 step that overflowed in this run
-        self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
-        self._frames: dict[tuple[object, ...], Array] = {}
-        self._facts: dict[str, Any] = {}
 
     def tensor(self, name: str) -> Tensor:
         return self.program.tensors[name]
@@ -76,26 +68,11 @@ class Binding:
         return self.fact(f"{name}:{form}", lambda: make(self.constant(name)))
 
     def fact(self, key: str, make: Callable[[], Fact]) -> Fact:
-        """Something derived from constants, made once for all frames and tiles."""
-        if key not in self._facts:
-            self._facts[key] = make()
-        return self._facts[key]  # type: ignore[no-any-return]
+        """See Workspace, here and below."""
+        return self.workspace.fact(key, make)
 
     def scratch(self, key: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
-        """Shared scratch: two requests of one key overlap, two keys never do."""
-        need = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        if key not in self._scratch or self._scratch[key].nbytes < need:
-            self._scratch[key] = aligned(need)
-        return self._scratch[key][:need].view(dtype).reshape(shape)
-
-    def spoil_scratch(self, pattern: int) -> None:
-        """Overwrites all scratch: for memory checks, between steps."""
-        for memory in self._scratch.values():
-            memory.fill(pattern)
+        return self.workspace.scratch(key, shape, dtype)
 
     def frame(self, key: tuple[object, ...], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """A buffer of zeros; whoever shares a key writes the same inner part only, so the borders stay 0."""
-        full = (*key, *shape, dtype.name)
-        if full not in self._frames:
-            self._frames[full] = np.zeros(shape, dtype=dtype)
-        return self._frames[full]
+        return self.workspace.frame(key, shape, dtype)

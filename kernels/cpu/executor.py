@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ..ir.errors import GoldenMismatch, ProgramError
 from ..ir.program import Program, Tensor
@@ -21,6 +20,7 @@ from ..ir.steps import STEPS, Copy, Step
 from ..ir.validate import programs_of
 from . import convolution, depthwise, flat, flat_products, half, images, resampling
 from .binding import Array, Binding, Call
+from .workspace import Bytes, Workspace
 
 GOLDEN_TOLERANCE = 1e-4
 """Toleranced outputs (floating-point sums) may differ by this part of the output's largest magnitude."""
@@ -68,10 +68,10 @@ class ProgramRunner:
     """A bound program. `input` (N, H, W, C) or (N, ...) is written by the caller before each run."""
 
     def __init__(self, program: Program, constants: Mapping[str, Array],
-                 arena: npt.NDArray[np.uint8] | None = None) -> None:
-        """`arena`: see Binding."""
+                 arena: Bytes | None = None, workspace: Workspace | None = None) -> None:
+        """`arena`, `workspace`: see Binding."""
         self.program = program
-        self.binding = Binding(program, constants, arena)
+        self.binding = Binding(program, constants, arena, workspace)
         self.input: Array = self.binding.all_frames(program.inputs[0])
         self.outputs: list[Array] = [self.binding.all_frames(name) for name in program.outputs]
         self.steps: list[tuple[Step, list[Call]]] = []
@@ -153,16 +153,17 @@ class CpuExecutor:
 
     placement = None
 
-    def __init__(self, plan: Plan, batch: int = 1, programs: Mapping[int, Program] | None = None) -> None:
-        """`programs` are those of `programs_of`, where the caller has them. Raises ProgramError if none is of this
-        batch size or it cannot be run."""
+    def __init__(self, plan: Plan, batch: int = 1, programs: Mapping[int, Program] | None = None,
+                 arena: Bytes | None = None, workspace: Workspace | None = None) -> None:
+        """`programs` are those of `programs_of`, where the caller has them; `arena`, `workspace`: see Binding. Raises
+        ProgramError if none is of this batch size or it cannot be run."""
         programs = programs_of(plan.metadata, plan.tensors) if programs is None else programs
         if batch not in programs:
             raise ProgramError(f"the plan holds batch sizes {sorted(programs)}, not {batch}: add it to `batch` in the "
                                "spec and build again")
         self.batch = batch
         self.plan = plan
-        self.runner = ProgramRunner(programs[batch], plan.tensors)
+        self.runner = ProgramRunner(programs[batch], plan.tensors, arena, workspace)
         self.program = self.runner.program
 
     @property

@@ -84,7 +84,7 @@ def check_poison(program: Program, constants: Mapping[str, Array], frames: Array
         _compare(step, runner.sum_of(step), wanted[index], f"depends on memory that is dead or that nobody wrote "
                  f"(filled with 0x{pattern:02X})")
         fill([v for v in lives.values() if v.last == index and v.name not in testators])
-        runner.binding.spoil_scratch(pattern)
+        runner.binding.workspace.spoil_scratch(pattern)
 
 
 def _compare(step: Step, got: int, want: int, text: str) -> None:

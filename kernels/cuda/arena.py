@@ -1,7 +1,7 @@
-"""The arena on the device, and what lies in it: one allocation, or, for tests, one for each buffer.
+"""The arena on the device, and what lies in it: one part of the memory, or, for tests, one for each buffer.
 
 Called by `executor.py`. In the second form a store beside its buffer leaves an allocation, which the virtual GPU
-reports; in one allocation it only changes another tensor.
+reports; in one part it only changes another tensor.
 """
 
 from __future__ import annotations
@@ -9,41 +9,35 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from ..ir.program import Program, Tensor
-from .device import Device
+from .memory import DeviceMemory
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes [offset, offset + size) of the program's arena, and the allocation that holds them."""
+    """Bytes [offset, offset + size) of the program's arena, and their address on the device."""
 
     offset: int
     size: int
-    memory: Any
+    address: int
 
 
 class Arena:
     """Zeroed device memory for a program's tensors. `parts` are in the order of their offsets."""
 
-    def __init__(self, device: Device, program: Program, separate: bool) -> None:
-        """`separate`: the program's buffers share no bytes, and each gets its own allocation, without slack behind."""
+    def __init__(self, memory: DeviceMemory, program: Program, separate: bool) -> None:
+        """`separate`: the program's buffers share no bytes, and each is a part of its own, without slack behind."""
         sizes = buffers(program) if separate else {0: program.arena_bytes}
-        self.parts = [Part(offset, size, device.zeros(size)) for offset, size in sorted(sizes.items())]
+        self.parts = [Part(offset, size, memory.zeros(size)) for offset, size in sorted(sizes.items())]
         self._offsets = [part.offset for part in self.parts]
 
     def address(self, offset: int) -> int:
         """Where byte `offset` of the program's arena lies on the device."""
         part = self.parts[bisect_right(self._offsets, offset) - 1]
-        return int(part.memory) + offset - part.offset
-
-    def free(self) -> None:
-        for part in self.parts:
-            part.memory.free()
-        self.parts.clear()
+        return part.address + offset - part.offset
 
 
 def buffers(program: Program) -> dict[int, int]:

@@ -11,10 +11,8 @@ The caller writes preprocessed numbers into the pinned arena: frames themselves 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 
@@ -25,69 +23,58 @@ from ..ir.program import Program
 from ..ir.steps import Step
 from ..ir.validate import programs_of
 from ..placement import Placement
-from .arena import Arena
-from .convolution import Arguments, Array
+from .convolution import Array
 from .device import Device, Graph
-from .launches import Launch, launch_of
+from .launching import Filled, PreparedProgram
+from .memory import Allocations, DeviceMemory
 from .overflow import OverflowFlags
-from .residence import Region, Segment, blocks, segments
-
-
-@dataclass(slots=True)
-class _Bound:
-    """A launch with its addresses, and the allocations that they point to."""
-
-    launch: Launch
-    arguments: Arguments
-    held: list[Any]
+from .residence import Region, Segment, blocks
 
 
 class CudaExecutor:
-    """One program on one GPU. `plan` must stay open while this lives; executors of a process may share a `device`."""
+    """One program on one GPU. Its plan must stay open while this lives; executors of a process may share a device."""
 
-    def __init__(self, plan: Plan, batch: int = 1, programs: Mapping[int, Program] | None = None, *,
-                 device: Device, cpu_steps: bool, separate: bool = False) -> None:
-        """`separate`, for tests: every buffer has memory of its own, and on the device an allocation (arena.py).
+    def __init__(self, prepared: PreparedProgram, weights: DeviceMemory, work: DeviceMemory,
+                 separate: bool = False) -> None:
+        """`separate`, for tests: every buffer is a part of its own of `work` (arena.py).
 
-        Raises ProgramError where the plan has no such batch size, computes in float32, has steps that no kernel here
-        computes and `cpu_steps` is not given, or where the GPU's memory is short; DeviceFault where the GPU fails.
+        Raises ProgramError where memory is short; DeviceFault where the GPU fails.
         """
+        self.plan, self.device, self.program = prepared.plan, prepared.device, prepared.program
+        self.batch = self.program.batch
+        self.cpu_steps, self.segments = prepared.cpu_steps, prepared.segments
+        self._launches = prepared.launches
+        self._last_on_device = [segment for segment in self.segments if segment.on_device][-1]
+        self._places = {step.name: index for index, step in enumerate(self.program.steps)}
+        self._walked = False
+        self._memory = (weights, work)
+        self.overflows: dict[int, str] = {}
+        with self.device.opening(f"batch size {self.batch} of this plan"):
+            self._open(prepared.fill(weights, work, separate))
+
+    @classmethod
+    def alone(cls, plan: Plan, batch: int = 1, programs: Mapping[int, Program] | None = None, *, device: Device,
+              cpu_steps: bool, separate: bool = False) -> CudaExecutor:
+        """With allocations of its own, for tests and benchmarks. Raises ProgramError also where the plan has no such
+        batch size, or as PreparedProgram."""
         programs = programs_of(plan.metadata, plan.tensors) if programs is None else programs
         if batch not in programs:
             raise ProgramError(f"the plan holds batch sizes {sorted(programs)}, not {batch}: add it to `batch` in the "
                                "spec and build again")
-        self.plan, self.batch, self.device = plan, batch, device
-        self.program = separated(programs[batch]) if separate else programs[batch]
-        launches = {step.name: launch_of(step, self.program, plan.tensors, device.sms) for step in self.program.steps}
-        self.cpu_steps = [step for step in self.program.steps if launches[step.name] is None]
-        self._refuse(cpu_steps)
-        self.segments = segments(self.program, lambda step: launches[step.name] is not None)
-        self._last_on_device = [segment for segment in self.segments if segment.on_device][-1]
-        self._places = {step.name: index for index, step in enumerate(self.program.steps)}
-        self._walked = False
-        self.overflows: dict[int, str] = {}
-        with device.opening(f"batch size {batch} of this plan"):
-            self._open(launches, separate)
+        program = separated(programs[batch]) if separate else programs[batch]
+        prepared = PreparedProgram(plan, program, device, cpu_steps)
+        return cls(prepared, Allocations(device), Allocations(device), separate)
 
-    def _open(self, launches: Mapping[str, Launch | None], separate: bool) -> None:
-        """Memory, weights and kernels on the device, and a graph of each segment."""
+    def _open(self, filled: Filled) -> None:
+        """Kernels on the device, and a graph of each segment."""
+        self._arena, self._arguments = filled.arena, filled.arguments
         self._host = self.device.pinned(self.program.arena_bytes)
-        self._arena = Arena(self.device, self.program, separate)
         self.runner = ProgramRunner(self.program, self.plan.tensors, self._host)
-        halves = [name for name, launch in launches.items() if launch is not None and launch.kernel.ending == "half"]
-        self._flags = OverflowFlags(self.device, halves, self.batch)
-        self._bound = {name: self._bind(launch) for name, launch in launches.items() if launch is not None}
+        self._flags = OverflowFlags(self.device, filled.flags)
+        for launch in self._launches.values():
+            self.device.function(launch.kernel)
         self._graphs: list[Graph] = []
         self._calls = [self._call(segment) for segment in self.segments]
-
-    def _refuse(self, cpu_steps: bool) -> None:
-        kinds = sorted({type(step).__name__ for step in self.cpu_steps})
-        if len(self.cpu_steps) == len(self.program.steps):
-            raise ProgramError(f"device cuda: no step of this plan has a CUDA kernel ({', '.join(kinds)}): build it "
-                               "with --precision mixed, int8 or fp16, or serve it on the CPU")
-        if self.cpu_steps and not cpu_steps:
-            raise ProgramError(f"device cuda: {len(self.cpu_steps)} of {len(self.program.steps)} steps have no CUDA "
-                               f"kernel yet ({', '.join(kinds)}): `cpu_steps: allow` runs these on the CPU")
 
     @property
     def input(self) -> Array:
@@ -125,35 +112,16 @@ class CudaExecutor:
         with self.device.watched():
             for graph in self._graphs:
                 graph.close()
-            self._bound.clear()
             self._calls.clear()
-            self._arena.free()
-            self._flags.free()
+            for memory in self._memory:
+                memory.free()
         self.runner = None  # type: ignore[assignment]
 
-    def _bind(self, launch: Launch) -> _Bound:
-        device = self.device
-        held = [device.upload(a) for a in (launch.packed.weight, launch.packed.gather, *launch.packed.vectors)]
-        made = Arguments.from_buffer_copy(launch.arguments)
-        made.x, made.y = self._arena.address(made.x), self._arena.address(made.y)
-        made.weight, made.gather, made.bias, made.multiplier = (int(a) for a in held)
-        if launch.arguments.residual_pitch:
-            made.residual = self._arena.address(made.residual)
-        if launch.table is not None:
-            held.append(device.upload(launch.table))
-            made.table = int(held[-1])
-        if launch.kernel.split:
-            held += [device.zeros(launch.partial_bytes), device.zeros(launch.blocks[0] * launch.blocks[1] * 4)]
-            made.partial, made.arrived = int(held[-2]), int(held[-1])
-        made.overflow = self._flags.address(launch.step.name)
-        device.function(launch.kernel)
-        return _Bound(launch, made, held)
-
     def _enqueue(self, step: Step) -> None:
-        bound = self._bound[step.name]
-        kernel = bound.launch.kernel
-        self.device.function(kernel)(np.frombuffer(bytes(bound.arguments), np.uint8), stream=self.device.stream,
-                                     block=(kernel.tile.threads, 1, 1), grid=bound.launch.blocks,
+        launch = self._launches[step.name]
+        kernel = launch.kernel
+        self.device.function(kernel)(np.frombuffer(bytes(self._arguments[step.name]), np.uint8),
+                                     stream=self.device.stream, block=(kernel.tile.threads, 1, 1), grid=launch.blocks,
                                      shared=kernel.tile.shared_bytes)
 
     def _move(self, region: Region, up: bool) -> None:
@@ -184,7 +152,7 @@ class CudaExecutor:
     def _walk(self) -> Iterator[Step]:
         """Every step by itself, both arenas alike after each: for the golden check, which names the step."""
         for index, step in enumerate(self.program.steps):
-            if step.name in self._bound:
+            if step.name in self._launches:
                 self._move_all(True)
                 self._enqueue(step)
                 self._move_all(False)
@@ -201,7 +169,7 @@ class CudaExecutor:
     def _move_all(self, up: bool) -> None:
         for part in self._arena.parts:
             host = self._host[part.offset:part.offset + part.size]
-            self.device.copy_2d(host, int(part.memory), (part.size, 1, part.size), up)
+            self.device.copy_2d(host, part.address, (part.size, 1, part.size), up)
 
     def _note_overflows(self) -> None:
         """Frames without an answer: the first float16 step, on either side, whose result does not fit."""

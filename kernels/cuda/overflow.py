@@ -12,32 +12,41 @@ import numpy as np
 from .device import Device
 
 
-class OverflowFlags:
-    """`steps` by name, in running order."""
+class FlagRows:
+    """Where they lie: `steps` by name, in running order, `frames` flags each, from `start` on."""
 
-    def __init__(self, device: Device, steps: Sequence[str], frames: int) -> None:
-        self._device, self._steps = device, list(steps)
-        self._row_bytes = 4 * frames
-        self._nbytes = self._row_bytes * len(self._steps)
-        self._memory = device.zeros(self._nbytes)
-        self._host = device.pinned(self._nbytes)[:self._nbytes]
-        self._flags = self._host.view(np.int32).reshape(len(self._steps), frames)
+    def __init__(self, steps: Sequence[str], frames: int, start: int) -> None:
+        self.steps, self.frames, self.start = list(steps), frames, start
+
+    @property
+    def nbytes(self) -> int:
+        return 4 * self.frames * len(self.steps)
+
+    def at(self, start: int) -> FlagRows:
+        return FlagRows(self.steps, self.frames, start)
 
     def address(self, step: str) -> int:
         """Of a step's flags on the device, one int32 a frame; 0 for a step that has none."""
-        return int(self._memory) + self._row_bytes * self._steps.index(step) if step in self._steps else 0
+        return self.start + 4 * self.frames * self.steps.index(step) if step in self.steps else 0
+
+
+class OverflowFlags:
+    """Brings the flags to the host."""
+
+    def __init__(self, device: Device, rows: FlagRows) -> None:
+        self._device, self._rows = device, rows
+        self._host = device.pinned(rows.nbytes)[:rows.nbytes]
+        self._flags = self._host.view(np.int32).reshape(len(rows.steps), rows.frames)
 
     def fetch(self) -> None:
         """Enqueues the copy that `take` reads."""
-        if self._steps:
-            self._device.copy_2d(self._host, int(self._memory), (self._nbytes, 1, self._nbytes), False)
+        nbytes = self._rows.nbytes
+        if nbytes:
+            self._device.copy_2d(self._host, self._rows.start, (nbytes, 1, nbytes), False)
 
     def take(self) -> Iterator[tuple[int, str]]:
         """(frame, step) of every flag that the last copy brought; clears them on the device."""
         if self._flags.any():
-            self._device.driver.memset_d8(self._memory, 0, self._nbytes)
+            self._device.driver.memset_d8(self._rows.start, 0, self._rows.nbytes)
             for row, frame in np.argwhere(self._flags):
-                yield int(frame), self._steps[row]
-
-    def free(self) -> None:
-        self._memory.free()
+                yield int(frame), self._rows.steps[row]

@@ -62,10 +62,12 @@ class Preprocessor:
     """Turns pictures into inputs of one model.
 
     spec: what the model expects. input_shape: the program's, ending in H, W, C. table: (C, 256) or (1, 256) of the
-    input's dtype, from `input_table`. Not for two threads at once.
+    input's dtype, from `input_table`. scratch: where several share one. Not for two threads at once.
     """
 
-    def __init__(self, spec: InputSpec, input_shape: tuple[int, ...], table: Array) -> None:
+    def __init__(
+        self, spec: InputSpec, input_shape: tuple[int, ...], table: Array, scratch: Scratch | None = None
+    ) -> None:
         self._height, self._width, channels = input_shape[-3:]
         if channels < spec.channels:
             raise PreprocessError(f"the input has {channels} channels, colour {spec.colour} needs {spec.channels}")
@@ -74,7 +76,7 @@ class Preprocessor:
         self._spec = spec
         self._table = np.ascontiguousarray(np.broadcast_to(table, (spec.channels, 256)))
         self._recipes: OrderedDict[tuple[str, int, int, int], _Recipe] = OrderedDict()
-        self._scratch = Scratch()
+        self._scratch = Scratch() if scratch is None else scratch
 
     def run(self, picture: Picture, out: Array) -> Mapping:
         """Writes the input of one frame into `out` (H, W, C or more channels; the additional ones become 0).
@@ -88,6 +90,7 @@ class Preprocessor:
         if out.dtype != self._table.dtype:
             raise PreprocessError(f"out is of type {out.dtype}, the table of {self._table.dtype}")
         data = picture.bytes_array()
+        self._scratch.begin()
         recipe = self._recipe(picture)
         place_ = recipe.placement
         if out.shape[2] > channels:

@@ -209,7 +209,7 @@ def test_a_real_plan_is_served_by_descriptor(bench: Bench, identity_plan: Path) 
     area = ResultArea(2, 4, 24, 1, bench.results.writable_fd())
     bench.children = slots, area
     fd = os.open(identity_plan, os.O_RDONLY)
-    loop = EngineLoop.open(Channel(bench.theirs, blocking=True), slots, area, [fd], open_device("cpu"), NEVER_MS)
+    loop = EngineLoop.open(Channel(bench.theirs, blocking=True), slots, area, [fd], open_device("cpu"), NEVER_MS, 0)
     os.close(fd)
     bench.start(loop)
     assert bench.notice().kind is Kind.READY
@@ -231,7 +231,8 @@ def test_a_real_plan_is_served_by_descriptor(bench: Bench, identity_plan: Path) 
 
 def start_text(bench: Bench, **changes: object) -> str:
     return json.dumps(
-        {"epoch": 1, "device": "cpu", "cpu_steps": False, "heartbeat_ms": NEVER_MS, "cpus": [], "slots": [4, 16_384],
+        {"epoch": 1, "device": "cpu", "cpu_steps": False, "heartbeat_ms": NEVER_MS, "emergency_bytes": 0, "cpus": [],
+         "slots": [4, 16_384],
          "results": [2, 4, 24, 1], **changes}
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from PIL import Image
 from orind.kernels.build import BuildReport, build_plan
 from orind.kernels.devices import CpuDevice
 from orind.kernels.ir.errors import ModelError
-from orind.kernels.model import Model
+from orind.kernels.model import open_models
 from orind.kernels.picture import Picture
 from orind.kernels.plan.file import PlanFile
 from orind.kernels.pre.decode_yolo import YoloDecoder
@@ -240,7 +240,7 @@ def test_a_map_is_served_as_its_outputs(folder: Path, tmp_path: Path) -> None:
     build(folder, tmp_path / "m.plan", SPEC, "mixed")
     with PlanFile.open_path(tmp_path / "m.plan") as plan:
         assert json.loads(plan.metadata["report"])["mixed"]["layers"] == []
-    model = Model(PlanFile.open_path(tmp_path / "m.plan"), CpuDevice())
+    (model,) = open_models([PlanFile.open_path(tmp_path / "m.plan")], CpuDevice(), 768)
     try:
         assert model.interface.tensor_shape == (5 * 64,) and model.interface.row_width == 1
         frame = Picture("rgb8", 16, 16, 0, np.zeros(768, dtype=np.uint8))

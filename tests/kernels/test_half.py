@@ -21,7 +21,7 @@ from orind.kernels.ir.errors import UnsupportedModel
 from orind.kernels.ir.program import program_from_json
 from orind.kernels.ir.reference import run_graph
 from orind.kernels.ir.validate import programs_of
-from orind.kernels.model import FrameFault, Model
+from orind.kernels.model import FrameFault, open_models
 from orind.kernels.passes.float_ends import float_ends
 from orind.kernels.passes.lower import lower
 from orind.kernels.passes.pipeline import fuse, prepare
@@ -247,7 +247,7 @@ def test_a_served_frame_that_overflows_is_a_fault_and_the_program_is_parsed_once
     parsed = []
     monkeypatch.setattr("orind.kernels.model.programs_of", lambda m, t: parsed.append(m) or programs_of(m, t))
     monkeypatch.setattr("orind.kernels.cpu.executor.programs_of", lambda m, t: parsed.append(m))
-    model = Model(PlanFile.open_path(out), CpuDevice())
+    (model,) = open_models([PlanFile.open_path(out)], CpuDevice())
     try:
         assert len(parsed) == 1 and model.batch_sizes == (1, 2)
         frames = [np.full((4, 4, 2), value, dtype=np.float32) for value in (0.1, 2.0)]

@@ -21,7 +21,7 @@ import numpy as np
 from driver_calls import REAL
 
 from orind.kernels.cpu.executor import CpuExecutor
-from orind.kernels.cuda import executor as under_test
+from orind.kernels.cuda import launching as under_test
 from orind.kernels.cuda.convolution import Arguments, Array
 from orind.kernels.cuda.device import Device
 from orind.kernels.cuda.executor import CudaExecutor
@@ -63,7 +63,7 @@ def compare(path: Path, frames: int) -> dict[str, object]:
 
 def refusal(plan: PlanFile, batch: int, device: Device) -> str:
     try:
-        CudaExecutor(plan, batch, device=device, cpu_steps=False).close()
+        CudaExecutor.alone(plan, batch, device=device, cpu_steps=False).close()
     except ProgramError as error:
         return str(error)
     return ""
@@ -75,7 +75,7 @@ def figures(plan: PlanFile, batch: int, frames: int, device: Device, separate: b
     draw = np.random.default_rng(batch)
     with (
         CpuExecutor(plan, batch) as right,
-        CudaExecutor(plan, batch, device=device, cpu_steps=True, separate=separate) as cuda,
+        CudaExecutor.alone(plan, batch, device=device, cpu_steps=True, separate=separate) as cuda,
     ):
         cuda.golden()
         warm = counters()
@@ -133,7 +133,7 @@ def planted(path: Path) -> None:
         program = next(iter(programs_of(plan.metadata, plan.tensors).values()))
         told = {"step": planted_step(program, plan.tensors, device.sms)}
         for arena in ("shared", "separate"):
-            cuda = CudaExecutor(plan, program.batch, device=device, cpu_steps=True, separate=arena == "separate")
+            cuda = CudaExecutor.alone(plan, program.batch, device=device, cpu_steps=True, separate=arena == "separate")
             try:
                 cuda.golden()
             except (DeviceFault, GoldenMismatch) as error:
@@ -150,7 +150,7 @@ def overflows(path: Path) -> dict[str, list[list[object]]]:
             batch = len(OVERFLOWING)
             for name, executor in (
                 ("cpu", CpuExecutor(plan, batch)),
-                ("cuda", CudaExecutor(plan, batch, device=device, cpu_steps=True)),
+                ("cuda", CudaExecutor.alone(plan, batch, device=device, cpu_steps=True)),
             ):
                 told[name] = []
                 for values in (OVERFLOWING, (OVERFLOWING[-1],) * batch, OVERFLOWING):

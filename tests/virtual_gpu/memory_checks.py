@@ -43,7 +43,7 @@ def opened(device: Device, programs: dict[int, Program], constants: dict[str, ND
     """What is said; empty where the executor opens, and runs."""
     try:
         plan = SimpleNamespace(tensors=constants, metadata={})
-        with CudaExecutor(plan, 1, programs, device=device, cpu_steps=True) as cuda:
+        with CudaExecutor.alone(plan, 1, programs, device=device, cpu_steps=True) as cuda:
             cuda.run()
     except ProgramError as error:
         return str(error)

@@ -110,7 +110,7 @@ def compare(model: onnx.ModelProto, batch: int, device: Device, seed: int) -> tu
     entry = program.tensors[program.inputs[0]]
     right.input[..., np.setdiff1d(np.arange(right.input.shape[-1]), entry.channels())] = 0  # pads
     plan = SimpleNamespace(tensors=constants, metadata={})
-    with CudaExecutor(plan, batch, programs, device=device, cpu_steps=True, separate=seed % 2 == 1) as cuda:
+    with CudaExecutor.alone(plan, batch, programs, device=device, cpu_steps=True, separate=seed % 2 == 1) as cuda:
         np.copyto(cuda.input, right.input)
         on_cpu = {name for name, _ in cuda.placement.on_cpu}
         wrong = [

@@ -135,7 +135,7 @@ def test_a_plan_of_float32_is_refused(pycuda_python: str, library: Path, tmp_pat
         "import sys; from pathlib import Path; from orind.kernels.cuda.device import Device\n"
         "from orind.kernels.cuda.executor import CudaExecutor; from orind.kernels.plan.file import PlanFile\n"
         "device = Device()\n"
-        "try:\n    CudaExecutor(PlanFile.open_path(Path(sys.argv[1])), device=device, cpu_steps=True)\n"
+        "try:\n    CudaExecutor.alone(PlanFile.open_path(Path(sys.argv[1])), device=device, cpu_steps=True)\n"
         "except Exception as error:\n    print(type(error).__name__, error)\n"
         "device.close()\n"
     )

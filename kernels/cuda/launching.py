@@ -1,0 +1,77 @@
+"""A program on the GPU before it has memory: its launches, and the one order in which their parts are taken.
+
+Used by `prepared.py`, which counts the parts, and by `executor.py`, which fills them: by the same calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..cpu.executor import Plan
+from ..ir.errors import ProgramError
+from ..ir.program import Program
+from .arena import Arena
+from .convolution import Arguments
+from .device import Device
+from .launches import Launch, launch_of
+from .memory import DeviceMemory
+from .overflow import FlagRows
+from .residence import segments
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A program in memory: the arena, the flags of float16 steps, and every launch's arguments by step."""
+
+    arena: Arena
+    flags: FlagRows
+    arguments: dict[str, Arguments]
+
+
+class PreparedProgram:
+    """`launches`: of the steps that have a kernel, by name. `cpu_steps`: the others."""
+
+    def __init__(self, plan: Plan, program: Program, device: Device, cpu_steps: bool) -> None:
+        """Raises ProgramError where it computes in float32, or has steps that no kernel here computes and `cpu_steps`
+        is not given."""
+        self.plan, self.program, self.device = plan, program, device
+        found = {step.name: launch_of(step, program, plan.tensors, device.sms) for step in program.steps}
+        self.launches: dict[str, Launch] = {name: launch for name, launch in found.items() if launch is not None}
+        self.cpu_steps = [step for step in program.steps if step.name not in self.launches]
+        self._refuse(cpu_steps)
+        self.segments = segments(program, lambda step: step.name in self.launches)
+
+    def fill(self, weights: DeviceMemory, work: DeviceMemory, separate: bool) -> Filled:
+        """Takes every part from `weights` and `work`, and puts the weights there. `separate`: see Arena."""
+        arena = Arena(work, self.program, separate)
+        halves = [name for name, launch in self.launches.items() if launch.kernel.ending == "half"]
+        rows = FlagRows(halves, self.program.batch, 0)
+        flags = rows.at(work.zeros(rows.nbytes))
+        return Filled(arena, flags, {
+            name: self._arguments(launch, arena, flags, weights, work) for name, launch in self.launches.items()})
+
+    def _arguments(self, launch: Launch, arena: Arena, flags: FlagRows, weights: DeviceMemory,
+                   work: DeviceMemory) -> Arguments:
+        made = Arguments.from_buffer_copy(launch.arguments)
+        made.x, made.y = arena.address(made.x), arena.address(made.y)
+        packed = launch.packed
+        made.weight, made.gather, made.bias, made.multiplier = (
+            weights.upload(a) for a in (packed.weight, packed.gather, *packed.vectors))
+        if launch.arguments.residual_pitch:
+            made.residual = arena.address(made.residual)
+        if launch.table is not None:
+            made.table = weights.upload(launch.table)
+        if launch.kernel.split:
+            made.partial = work.zeros(launch.partial_bytes)
+            made.arrived = work.zeros(launch.blocks[0] * launch.blocks[1] * 4)
+        made.overflow = flags.address(launch.step.name)
+        return made
+
+    def _refuse(self, cpu_steps: bool) -> None:
+        kinds = sorted({type(step).__name__ for step in self.cpu_steps})
+        if len(self.cpu_steps) == len(self.program.steps):
+            raise ProgramError(f"device cuda: no step of this plan has a CUDA kernel ({', '.join(kinds)}): build it "
+                               "with --precision mixed, int8 or fp16, or serve it on the CPU")
+        if self.cpu_steps and not cpu_steps:
+            raise ProgramError(f"device cuda: {len(self.cpu_steps)} of {len(self.program.steps)} steps have no CUDA "
+                               f"kernel yet ({', '.join(kinds)}): `cpu_steps: allow` runs these on the CPU")
