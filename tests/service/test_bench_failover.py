@@ -1,21 +1,22 @@
-"""scripts/bench_failover in small: a fault of each class that needs no GPU. What it counts is judged, no time is."""
+"""scripts/bench_failover in small: five faults of each class that needs no GPU. It judges the account, no time."""
 
 from __future__ import annotations
 
 import bench_failover
 import pytest
 
+FAULTS = "5"
 CLASSES = ("sigkill", "sigsegv", "sigstop", "golden", "spawn")
 
 
 def test_every_trigger_is_answered_once_whatever_befalls_the_engines(capsys: pytest.CaptureFixture[str]) -> None:
-    code = bench_failover.main(["--faults", "1", "--classes", ",".join(CLASSES)])
+    code = bench_failover.main(["--faults", FAULTS, "--classes", ",".join(CLASSES)])
     said = capsys.readouterr()
     assert code == 0, said.err
     rows = [line.split() for line in said.out.splitlines()]
     found = {row[0]: row for row in rows if row and row[0] in CLASSES}
     assert set(found) == set(CLASSES)
-    assert all(row[1] == "1" and row[-2:] == ["0", "0"] for row in found.values()), "one fault, none lost, none twice"
+    assert all(row[1] == FAULTS and row[-2:] == ["0", "0"] for row in found.values()), "none lost, none twice"
 
 
 def test_a_class_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
