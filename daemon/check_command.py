@@ -13,6 +13,9 @@ from ..ipc.exit_codes import Exit
 from . import named_inputs
 from .checker import Checked, check, describe
 
+FAILOVER_BOUND_MS = 200
+"""From the last sign of life of an idle engine to the standby at work."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
@@ -59,6 +62,11 @@ def lines(path: Path, checked: Checked) -> list[str]:
         f"  a hung engine is detected within {engine.heartbeat_missed_ms:g} ms when idle, "
         f"within {engine.batch_watchdog_ms:g} ms in a batch"
     )
+    if engine.heartbeat_missed_ms >= FAILOVER_BOUND_MS:
+        text.append(
+            f"  note: engine.heartbeat_missed_ms leaves nothing of the {FAILOVER_BOUND_MS} ms within which a standby "
+            "is to serve after an idle engine hangs"
+        )
     if config.standby.last_resort != "none":
         text.append("  while no engine on the GPU can serve, one on the CPU does; its answers say `degraded`")
     text.append(f"  a stop answers everything within {config.stop.drain_timeout_s:g} s")

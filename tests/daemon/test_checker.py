@@ -243,6 +243,15 @@ def test_the_command_says_what_a_good_configuration_means(
     assert json.loads(capsys.readouterr().out)["power"]["board"]["name"] == "agx-orin"
 
 
+def test_the_command_notes_what_the_configuration_gives_up(
+    tmp_path: Path, plan: Path, capsys: pytest.CaptureFixture[str], no_fd_leak: None
+) -> None:
+    assert run_check(write(tmp_path, plan)) == 0
+    assert "note:" not in capsys.readouterr().out
+    assert run_check(write(tmp_path, plan, "engine: {heartbeat_missed_ms: 200}\n")) == 0
+    assert "note: engine.heartbeat_missed_ms leaves nothing of the 200 ms within which" in capsys.readouterr().out
+
+
 def test_what_is_no_file_is_said_to_be_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, reason in (
