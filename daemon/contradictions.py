@@ -15,6 +15,7 @@ from .sections import (
     Degradation,
     EngineSection,
     Health,
+    Memory,
     ModelEntry,
     Results,
     Slots,
@@ -55,6 +56,15 @@ def of_devices(engine: EngineSection, standby: Standby) -> Iterator[str]:
         yield f"standby.device: {standby.device} is for engine.device = cuda, which is {engine.device}"
     if standby.last_resort == "cpu":
         yield "standby.last_resort: cpu is for engine.device = cuda, which is cpu already"
+
+
+def of_memory(memory: Memory) -> Iterator[str]:
+    renew, alarm = memory.fragmentation_renew_percent, memory.fragmentation_alarm_percent
+    if renew > alarm:
+        yield (
+            f"memory.fragmentation_renew_percent: {renew:g} must not be above "
+            f"memory.fragmentation_alarm_percent = {alarm:g}"
+        )
 
 
 def of_times(

@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import time
-from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ from .decode_pool import DecodePool
 from .descriptors import Descriptors, raise_limit
 from .endpoints import Endpoints
 from .engine_handle import Batch, EngineHandle, Launcher
-from .faults import Fault
 from .generation import Generation
 from .http_link import HttpLink
 from .ledger import Ledger
@@ -41,7 +39,7 @@ from .pipeline import Pipeline
 from .poller import Poller
 from .power_link import PowerLink
 from .reloading import Reloading
-from .retired import Retired
+from .retired import Retired, Tally
 from .signals import SignalInbox
 
 log = logging.getLogger("orind")
@@ -189,8 +187,8 @@ class Daemon:
 
     def fenced(self, generation: Generation, batches: list[Batch], order: Fence | Retire, now_ns: int) -> None:
         self.pipeline.replay(batches, order, now_ns)
-        if isinstance(order, Fence) and self.failovers > self.last_failover.get("number", 0):
-            self.last_failover = status.describe_failover(self.failovers, batches, order, now_ns)
+        if isinstance(order, Fence) and (number := self.tally.failovers) > self.last_failover.get("number", 0):
+            self.last_failover = status.describe_failover(number, batches, order, now_ns)
         if generation is self.generation:
             self.pipeline.active = generation.active
 
@@ -246,12 +244,8 @@ class Daemon:
             self._manager.ready(f"{state}, generation {self.generation.number}; reload: {result}")
 
     @property
-    def failovers(self) -> int:
-        return self._retired.failovers + self.generation.machine.failovers
-
-    @property
-    def losses(self) -> Counter[Fault]:
-        return self._retired.losses + self.generation.machine.losses
+    def tally(self) -> Tally:
+        return self._retired.tally.with_machine(self.generation.machine)
 
     # -- the end -------------------------------------------------------------------------------------------------
 

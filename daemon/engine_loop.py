@@ -21,12 +21,15 @@ from ..ipc.results import ResultArea
 from ..ipc.slots import SlotReader
 from ..kernels.devices import Device
 from ..kernels.ir.errors import DeviceFault, GoldenMismatch
+from ..kernels.memory.reservation import Reservation
 from ..kernels.model import FrameFault, Interface, open_models
 from ..kernels.picture import Picture
 from ..kernels.placement import Placement
 from ..kernels.plan.file import PlanFile
+from . import memory_report
 from .placement import to_text
 
+MEMORY_EVERY_NS = 5_000_000_000
 
 class Servable(Protocol):
     """A model as the loop uses it."""
@@ -48,13 +51,16 @@ class EngineLoop:
     """The loop over one channel."""
 
     def __init__(
-        self, channel: Channel, slots: SlotReader, results: ResultArea, models: Sequence[Servable], heartbeat_ms: float
-    ) -> None:
+        self, channel: Channel, slots: SlotReader, results: ResultArea, models: Sequence[Servable], heartbeat_ms: float,
+        memory: Reservation | None = None,
+    ) -> None:  # fmt: skip
         self._channel = channel
         self._slots = slots
         self._results = results
         self._models = models
         self._heartbeat_ms = heartbeat_ms
+        self._memory = memory
+        self._told_memory_ns, self._told_changes = -MEMORY_EVERY_NS, 0
 
     @classmethod
     def open(
@@ -69,7 +75,8 @@ class EngineLoop:
     ) -> EngineLoop:
         """Map the plans and open them on the device, in one reservation."""
         plans = [PlanFile.open_fd(fd) for fd in plan_fds]
-        return cls(channel, slots, results, open_models(plans, device, slots.size, emergency_bytes), heartbeat_ms)
+        models = open_models(plans, device, slots.size, emergency_bytes)
+        return cls(channel, slots, results, models, heartbeat_ms, device.memory)
 
     def run(self) -> int:
         """Check, say READY, serve until STOP or until main is gone. Returns the process's exit code.
@@ -89,6 +96,7 @@ class EngineLoop:
         except GoldenMismatch as error:
             self._channel.send(messages.pack_fault(time.monotonic_ns(), f"golden check failed: {error}"))
             return 1
+        self._tell_memory(time.monotonic_ns())
         self._channel.send(messages.pack_ready(time.monotonic_ns()))
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
@@ -99,6 +107,7 @@ class EngineLoop:
                 serving = data is not None and self._serve(data)
             else:
                 self._channel.send(messages.pack_heartbeat(time.monotonic_ns()))
+            self._tell_memory(time.monotonic_ns())
         for model in self._models:
             model.close()
         return 0
@@ -108,6 +117,16 @@ class EngineLoop:
             if model.placement is not None:
                 text = to_text(index, model.placement, len(self._models))
                 self._channel.send(messages.pack_placed(time.monotonic_ns(), text))
+
+    def _tell_memory(self, now_ns: int) -> None:
+        """At first, and every few seconds if it has changed; what the device has free may always have."""
+        memory = self._memory
+        if memory is None or now_ns - self._told_memory_ns < MEMORY_EVERY_NS:
+            return
+        changed = memory.pool.changes != self._told_changes
+        self._told_memory_ns, self._told_changes = now_ns, memory.pool.changes
+        if changed or memory.device_free() is not None:
+            self._channel.send(messages.pack_memory(now_ns, memory_report.to_text(memory)))
 
     def _serve(self, data: bytes) -> bool:
         message = messages.unpack(data)

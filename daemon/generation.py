@@ -17,6 +17,7 @@ from ..ipc.message_text import Kind
 from .answers import Labels
 from .config import Config
 from .engine_handle import Batch, EngineHandle, Launcher, PlanView, ResultLayout
+from .engine_memory import EngineMemory
 from .failover import Failover
 from .faults import Fault
 from .intake import Intake
@@ -58,6 +59,7 @@ class Generation:
         self.handles: dict[int, EngineHandle] = {}
         self.active: EngineHandle | None = None
         self.placements: dict[str, dict[str, Any]] = {}  # by model, as the engine that loaded last has it
+        self.memory = EngineMemory(config.memory)
         self._launcher = launcher
         self._watcher = watcher
         self._owner = owner
@@ -159,6 +161,8 @@ class Generation:
             return self.machine.lost(handle.epoch, Fault.REPORTED, f"it reports: {notice.text}", now_ns)
         if notice.kind is Kind.PLACED:
             self._note_placement(handle, notice.text)
+        if notice.kind is Kind.MEMORY:
+            self._note_memory(handle, notice.text)
         self.machine.heard(handle.epoch, now_ns)
         return []
 
@@ -171,6 +175,12 @@ class Generation:
             return
         self.placements[name] = placement
         log.info("generation %d: engine %d: model %s: %s", self.number, handle.epoch, name, in_words(placement))
+
+    def _note_memory(self, handle: EngineHandle, text: str) -> None:
+        try:
+            self.machine.wear(handle.epoch, self.memory.note(handle.epoch, text))
+        except ValueError:
+            handle.distrust("it tells of its memory what cannot be read")
 
     def _on_fault_pipe(self, handle: EngineHandle, now_ns: int) -> None:
         """faulthandler wrote to the pipe: a fatal signal, known before end of file. What it answered is read first."""
@@ -238,6 +248,7 @@ class Generation:
 
     def _forget(self, handle: EngineHandle) -> None:
         del self.handles[handle.epoch]
+        self.memory.forget(handle.epoch)
         self._watcher.forget(handle.fd)
         self._watcher.forget(handle.fault_fd)
         handle.fence()

@@ -26,6 +26,12 @@ POWER_GAUGES = (
     ("gpu_hz", "orind_gpu_hertz", "GPU clock"),
     ("gpu_cap_hz", "orind_gpu_cap_hertz", "GPU clock cap set by the governor"),
 )
+MEMORY_GAUGES = {
+    "size": ("orind_engine_memory_bytes", "An engine's reservation"),
+    "used": ("orind_engine_memory_used_bytes", "What its blocks take of it"),
+    "reserve_used": ("orind_engine_memory_reserve_used_bytes", "What they take of its emergency reserve"),
+    "fragmentation_percent": ("orind_engine_memory_fragmentation_ratio", "1 - largest free block / free"),
+}
 
 
 class StatusCollector(Collector):
@@ -71,6 +77,8 @@ class StatusCollector(Collector):
         for fault in MEANINGS:
             losses.add_metric([fault.value], status["losses"].get(fault.value, 0))
         yield losses
+        yield CounterMetricFamily("orind_engines_renewed", "Engines replaced for fragmented memory", status["renewals"])
+        yield from self._memory()
         yield CounterMetricFamily("orind_reloads", "Reloads asked for", value=status["reload"]["requested"])
         yield CounterMetricFamily("orind_rollbacks", "Rollbacks done", value=status["reload"]["rollbacks"])
         yield from self._latency()
@@ -81,6 +89,18 @@ class StatusCollector(Collector):
         board = status["power"].get("board")
         if board:
             yield InfoMetricFamily("orind_board", "What the board calls itself", value={"model": board})
+
+    def _memory(self) -> Iterator[Metric]:
+        """By engine role: an epoch as a label would be a new series after each failover."""
+        families = {
+            key: GaugeMetricFamily(name, text, labels=["role"]) for key, (name, text) in MEMORY_GAUGES.items()
+        }
+        for engine in self._status["engines"]:
+            if engine["memory"] is not None:
+                for key, family in families.items():
+                    scale = 100 if key == "fragmentation_percent" else 1
+                    family.add_metric([engine["role"]], engine["memory"][key] / scale)
+        yield from families.values()
 
     def _latency(self) -> Iterator[Metric]:
         family = HistogramMetricFamily("orind_stage_seconds", "Time of a frame by stage", labels=["stage"])

@@ -6,29 +6,42 @@ Owned by `daemon.py`. Invariant: one is closed only when nothing is in flight on
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 
 from .engine_handle import Batch
+from .failover import Failover
 from .faults import Fault
 from .generation import Generation
 
 
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What failover machines counted: take-overs after a loss, engines renewed without one, engines lost by fault."""
+
+    failovers: int = 0
+    renewals: int = 0
+    losses: Counter[Fault] = field(default_factory=Counter)
+
+    def with_machine(self, machine: Failover) -> Tally:
+        return Tally(
+            self.failovers + machine.failovers, self.renewals + machine.renewals, self.losses + machine.losses
+        )
+
+
 class Retired:
-    """What closed ones counted is kept in `_failovers` and `_losses`."""
+    """What closed ones counted is kept in `_closed`."""
 
     def __init__(self) -> None:
         self._generations: list[Generation] = []
-        self._failovers = 0
-        self._losses: Counter[Fault] = Counter()
+        self._closed = Tally()
 
     @property
-    def failovers(self) -> int:
+    def tally(self) -> Tally:
         """Of all that ever retired."""
-        return self._failovers + sum(g.machine.failovers for g in self._generations)
-
-    @property
-    def losses(self) -> Counter[Fault]:
-        """Engines lost, of all that ever retired."""
-        return sum((g.machine.losses for g in self._generations), self._losses)
+        tally = self._closed
+        for generation in self._generations:
+            tally = tally.with_machine(generation.machine)
+        return tally
 
     def add(self, generation: Generation) -> None:
         generation.retire()
@@ -40,8 +53,7 @@ class Retired:
             if generation.idle():
                 generation.close()
                 self._generations.remove(generation)
-                self._failovers += generation.machine.failovers
-                self._losses += generation.machine.losses
+                self._closed = self._closed.with_machine(generation.machine)
 
     def running_ns(self, now_ns: int) -> int:
         return sum(generation.running_ns(now_ns) for generation in self._generations)

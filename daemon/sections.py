@@ -217,6 +217,10 @@ class Memory(Section):
     emergency_reserve_mib: int = Field(
         default=8, ge=0, le=1024, description="part of an engine's reservation that is used last; its use is reported"
     )
+    fragmentation_renew_percent: float = Field(
+        default=8, gt=0, le=100, description="of its free memory not in one piece: the standby takes over, see failover"
+    )
+    fragmentation_alarm_percent: float = Field(default=15, gt=0, le=100, description="the same: health says so")
 
 
 class Degradation(Section):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..ipc.bounded_text import bound_text, bound_texts
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from .endpoints import Endpoints
     from .engine_handle import Batch
     from .failover import Failover
-    from .faults import Fault
     from .generation import Generation
     from .http_link import HttpLink
     from .ledger import Ledger
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from .pipeline import Pipeline
     from .power_link import PowerLink
     from .reloading import Reloading
+    from .retired import Tally
 
 
 class Reported(Protocol):
@@ -57,15 +56,13 @@ class Reported(Protocol):
     endpoints: Endpoints
 
     @property
-    def failovers(self) -> int: ...
-    @property
-    def losses(self) -> Counter[Fault]: ...
+    def tally(self) -> Tally: ...
     def state(self, now_ns: int) -> str: ...
 
 
 def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
     """The table without `latency_ms`, which `with_latency` derives from the histograms (readers do that, not main)."""
-    generation, ledger, reloading = daemon.generation, daemon.ledger, daemon.reloading
+    generation, ledger, reloading, tally = daemon.generation, daemon.ledger, daemon.reloading, daemon.tally
     queued = len(daemon.pipeline.queues)
     ok, reasons = health(daemon, queued, now_ns)
     return {
@@ -81,6 +78,7 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
                 "state": generation.machine.engines[epoch].standing.value,
                 "device": handle.device,
                 "epoch": epoch,
+                "memory": generation.memory.table(epoch),
             }
             for epoch, handle in generation.handles.items()
         ],
@@ -104,9 +102,10 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
         "degradation": daemon.pipeline.relief.report(),
         "slots": {"count": daemon.ring.count, "free": daemon.ring.free},
         "histograms": {stage: h.to_json() for stage, h in ledger.stages.items() if h.count},
-        "failovers": daemon.failovers,
+        "failovers": tally.failovers,
+        "renewals": tally.renewals,
         "failover": daemon.last_failover,
-        "losses": {fault.value: count for fault, count in daemon.losses.items()},
+        "losses": {fault.value: count for fault, count in tally.losses.items()},
         "reload": {
             "requested": reloading.requested,
             "done": reloading.done,
@@ -154,6 +153,7 @@ def health(daemon: Reported, queued: int, now_ns: int) -> tuple[bool, list[str]]
         poor.append(f"the power governor does not run, the lowest pacing holds: {daemon.power.problem}")
     if daemon.http.problem:
         poor.append(f"the HTTP process does not run: {daemon.http.problem}")
+    poor += generation.memory.problems()
     others = (daemon.decoders.problem, daemon.descriptors.problem, daemon.pipeline.relief.problem)
     poor += [problem for problem in others if problem]
     if daemon.power.report.get("faults"):

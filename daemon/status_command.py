@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
+from pathlib import Path
 from typing import Any
 
 from ..ipc.exit_codes import Exit
 from ..ipc.outcomes import OUTCOMES
+from ..kernels.plan.replacement import NotWritten, replacing
+from . import memory_map, memory_report, output_file
 from .control_options import add_run_dir, ask
 from .placement import in_words, listed
 
 TIMEOUT_S = 5.0
+MAP = "status --memory-map"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,13 +24,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "example: orind status --json | jq .frames\nexit code 1: it runs, but is not fit to serve; 69: not running"
     )
     add_run_dir(parser)
+    parser.add_argument(
+        "--memory-map", type=Path, metavar="FILE.svg", help="also draw what lies where in the memory of each engine"
+    )
     parser.add_argument("--json", action="store_true", help="the whole status as one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.memory_map is not None and (unwritable := output_file.refused(MAP, options.memory_map, [])):
+        return unwritable
     status = ask(options, {"op": "status"}, TIMEOUT_S)
     if isinstance(status, Exit):
         return status
+    if options.memory_map is not None:
+        try:
+            with replacing(options.memory_map) as file:
+                file.write(memory_map.render(status["engines"], time.monotonic_ns()).encode())
+        except NotWritten as error:
+            return output_file.failed(MAP, options.memory_map, error)
     print(json.dumps(status) if options.json else "\n".join(lines(status)))
     return Exit.DONE if status["health"]["ok"] else Exit.FAILED
 
@@ -44,10 +60,10 @@ def lines(status: dict[str, Any]) -> list[str]:
     text.append(
         f"load     {degradation['load']:.0%} offered, level {degradation['level']}: {degradation['meaning']}"
     )
-    text += [
-        f"engine   {e['role']:8} {e['state']:9} pid {e['pid']} on {e['device']} (epoch {e['epoch']})"
-        for e in status["engines"]
-    ]
+    for e in status["engines"]:
+        text.append(f"engine   {e['role']:8} {e['state']:9} pid {e['pid']} on {e['device']} (epoch {e['epoch']})")
+        if e["memory"] is not None:
+            text.append(f"         memory {memory_report.in_words(e['memory'])}")
     for name, model in status["models"].items():
         if len(status["models"]) > 1:
             counts = "  ".join(f"{outcome} {count}" for outcome, count in model["frames"].items())

@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 from ..ipc.outcomes import OUTCOMES
+from .memory_report import in_words as in_words_of_memory
 from .placement import in_words, listed
 
 STYLE = """
@@ -78,10 +79,10 @@ def _latency(stages: dict[str, dict[str, float]]) -> str:
 def _engines(engines: list[dict[str, Any]]) -> str:
     rows = "".join(
         f"<tr><td>{e['pid']}<td>{escape(e['role'])}<td>{escape(e['state'])}<td>{escape(e['device'])}"
-        f"<td class=n>{e['epoch']}"
+        f"<td class=n>{e['epoch']}<td>{escape(in_words_of_memory(e['memory'])) if e['memory'] else ''}"
         for e in engines
     )
-    return f"<h2>Engines</h2><table><tr><th>pid<th>role<th>state<th>device<th class=n>epoch{rows}</table>"
+    return f"<h2>Engines</h2><table><tr><th>pid<th>role<th>state<th>device<th class=n>epoch<th>memory{rows}</table>"
 
 
 def _placements(models: dict[str, Any]) -> str:

@@ -82,7 +82,7 @@ class Answer(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """The small ones: READY, PLACED, HEARTBEAT, GOLDEN, FAULT, CHECK, STOP. ok and text as the kind needs them."""
+    """The small ones (NOTICES). ok and text as the kind needs them."""
 
     kind: Kind
     now_ns: int
@@ -90,7 +90,7 @@ class Notice(NamedTuple):
     text: str
 
 
-NOTICES = (Kind.READY, Kind.PLACED, Kind.HEARTBEAT, Kind.GOLDEN, Kind.FAULT, Kind.CHECK, Kind.STOP)
+NOTICES = (Kind.READY, Kind.PLACED, Kind.MEMORY, Kind.HEARTBEAT, Kind.GOLDEN, Kind.FAULT, Kind.CHECK, Kind.STOP)
 
 
 def pack_batch(batch: Batch) -> bytes:
@@ -188,6 +188,11 @@ def pack_ready(now_ns: int, text: str = "") -> bytes:
 def pack_placed(now_ns: int, text: str) -> bytes:
     """engine -> main, before READY, one a plan on a GPU. text: which steps run where, as daemon/placement.py has it."""
     return pack_notice(Kind.PLACED, now_ns, True, text)
+
+
+def pack_memory(now_ns: int, text: str) -> bytes:
+    """engine -> main, before READY and when it has changed. text: its memory, as daemon/memory_report.py has it."""
+    return pack_notice(Kind.MEMORY, now_ns, True, text)
 
 
 def pack_heartbeat(now_ns: int) -> bytes:

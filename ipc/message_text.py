@@ -29,6 +29,7 @@ class Kind(IntEnum):
     DECODE = 9
     DECODED = 10
     PLACED = 11
+    MEMORY = 12
 
 
 KINDS = {int(kind): kind for kind in Kind}

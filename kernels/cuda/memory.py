@@ -73,6 +73,11 @@ class DeviceReservation(Reservation):
         self.device = device
         self._memory = device.driver.mem_alloc(max(size, 1))
 
+    def device_free(self) -> int | None:
+        """Raises DeviceFault."""
+        with self.device.watched():
+            return int(self.device.driver.mem_get_info()[0])
+
     def part(self, nbytes: int, owner: str) -> Part:
         """Raises PoolExhausted."""
         block = self.take(nbytes, owner)

@@ -35,6 +35,10 @@ class Reservation:
     def give_back(self, block: Block) -> None:
         self.pool.free(block)
 
+    def device_free(self) -> int | None:
+        """Bytes that the device has free, by whomever it is used; None where it is the host's memory."""
+        return None
+
 
 class HostReservation(Reservation):
     """One anonymous mapping. Pages cost nothing until they are written, so the emergency reserve is free until then."""

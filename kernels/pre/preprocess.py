@@ -90,7 +90,6 @@ class Preprocessor:
         if out.dtype != self._table.dtype:
             raise PreprocessError(f"out is of type {out.dtype}, the table of {self._table.dtype}")
         data = picture.bytes_array()
-        self._scratch.begin()
         recipe = self._recipe(picture)
         place_ = recipe.placement
         if out.shape[2] > channels:
@@ -106,6 +105,7 @@ class Preprocessor:
                 pixels = _resize(plane, recipe.rows, recipe.columns, self._scratch)
             np.take(self._table[channel], pixels, out=looked_up, mode="clip")
             inner[..., channel] = looked_up
+        self._scratch.tidy()
         return recipe.mapping
 
     def _recipe(self, picture: Picture) -> _Recipe:

@@ -1,7 +1,7 @@
 """Named work arrays that grow to the largest need and stay: no large allocation once the sizes have been seen.
 
 One for all preprocessors of an engine, which run one after the other. Invariant: an array is valid until the same name
-is asked for again, or the next picture begins.
+is asked for again, or its picture is done.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ class Scratch:
         self._blocks: dict[str, Block] = {}
         self._grown = False
 
-    def begin(self) -> None:
-        """A picture begins. What grew with the last one is laid out anew, the largest first, so that no gaps stay."""
+    def tidy(self) -> None:
+        """A picture is done. What grew with it is laid out anew, the largest first, so that no gaps stay."""
         if not self._grown:
             return
         self._grown = False
         sizes = {name: buffer.nbytes for name, buffer in self._buffers.items()}
         self.close()
         for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
-            self._take(name, sizes[name])
+            try:
+                self._take(name, sizes[name])
+            except PictureError:  # whoever needs it asks again, and is told
+                return
 
     def array(self, name: str, shape: tuple[int, ...], dtype: type[_Scalar]) -> npt.NDArray[_Scalar]:
         """A C-ordered array of undefined contents. Raises PictureError where the reservation has no room for it."""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from orind.daemon import engine
+from orind.daemon import engine, memory_report
 from orind.daemon.engine_loop import EngineLoop
 from orind.daemon.placement import from_text
 from orind.ipc import engine_messages as messages
@@ -24,6 +24,7 @@ from orind.ipc.results import ResultArea
 from orind.ipc.slots import SlotReader, SlotRing
 from orind.kernels.devices import open_device
 from orind.kernels.ir.errors import GoldenMismatch
+from orind.kernels.memory.reservation import HostReservation, Reservation
 from orind.kernels.model import FrameFault, Interface
 from orind.kernels.picture import Picture
 from orind.kernels.placement import Placement
@@ -75,12 +76,12 @@ class Bench:
         self.exit: list[int] = []
         self.thread: threading.Thread | None = None
 
-    def loop(self, heartbeat_ms: float = NEVER_MS) -> EngineLoop:
+    def loop(self, heartbeat_ms: float = NEVER_MS, memory: Reservation | None = None) -> EngineLoop:
         slots = SlotReader(self.ring.readonly_fd(), 4, 16_384)
         area = ResultArea(2, 4, 24, 1, self.results.writable_fd())
         self.children = slots, area
         channel = Channel(self.theirs, blocking=True)
-        return EngineLoop(channel, slots, area, [self.model], heartbeat_ms)
+        return EngineLoop(channel, slots, area, [self.model], heartbeat_ms, memory)
 
     def start(self, loop: EngineLoop) -> None:
         self.thread = threading.Thread(target=lambda: self.exit.append(loop.run()))
@@ -163,6 +164,21 @@ def test_what_a_gpu_leaves_to_the_cpu_is_told_before_ready(bench: Bench) -> None
     assert bench.end() == 0
 
 
+def test_memory_is_told_first_and_then_only_when_it_has_changed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orind.daemon.engine_loop.MEMORY_EVERY_NS", 0)
+    memory = HostReservation(1 << 20, 0)
+    block = memory.take(5000, "m: weights")
+    bench.start(bench.loop(heartbeat_ms=1, memory=memory))
+    said = [bench.notice() for _ in range(20)]
+    assert [notice.kind for notice in said] == [Kind.MEMORY, Kind.READY, *[Kind.HEARTBEAT] * 18]
+    memory.give_back(block)
+    said = [bench.notice() for _ in range(20)]
+    (told,) = [notice for notice in said if notice.kind is Kind.MEMORY]
+    assert memory_report.from_text(told.text)["blocks"] == []
+
+
 def test_stop_ends_it_and_closes_the_models(bench: Bench) -> None:
     bench.start(bench.loop())
     bench.notice()
@@ -212,6 +228,11 @@ def test_a_real_plan_is_served_by_descriptor(bench: Bench, identity_plan: Path) 
     loop = EngineLoop.open(Channel(bench.theirs, blocking=True), slots, area, [fd], open_device("cpu"), NEVER_MS, 0)
     os.close(fd)
     bench.start(loop)
+    memory = bench.notice()
+    assert memory.kind is Kind.MEMORY
+    assert [block[2].partition(": ")[2] for block in memory_report.from_text(memory.text)["blocks"]] == [
+        "weights", "work memory", "batch 1"
+    ]  # fmt: skip
     assert bench.notice().kind is Kind.READY
     slot = bench.ring.take()
     assert slot is not None
@@ -257,7 +278,7 @@ def test_the_process_starts_says_ready_and_stops(
     cpus = sorted(os.sched_getaffinity(0))
     as_process(bench, monkeypatch, start_text(bench, cpus=cpus), plan)
     assert engine.main() == 0
-    assert bench.notice().kind is Kind.READY
+    assert [bench.notice().kind for _ in range(2)] == [Kind.MEMORY, Kind.READY]
     os.close(plan)
     bench.close()
 

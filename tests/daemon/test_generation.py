@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from stand_ins import MS, EngineStandIn, Processes, S, config, turn
 
-from orind.daemon import engine_handle
+from orind.daemon import engine_handle, memory_report
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher
 from orind.daemon.failover import Failover
 from orind.daemon.faults import Fault
@@ -28,6 +29,7 @@ from orind.ipc.clock import StampPolicy
 from orind.ipc.engine_messages import Answer
 from orind.ipc.errors import IpcError
 from orind.ipc.slots import SlotRing
+from orind.kernels.memory.reservation import HostReservation
 from orind.kernels.model import Interface
 from orind.kernels.placement import Placement
 from orind.kernels.spec import DecoderSpec, InputSpec, ModelSpec
@@ -172,6 +174,40 @@ def test_a_placement_that_cannot_be_read_ends_the_engine(stage: Stage, text: str
     stage.engines[1].say(messages.pack_placed(0, text))
     stage.turn()
     assert 1 not in stage.generation.handles and stage.generation.placements == {}
+
+
+def memory_text(percent: float) -> str:
+    fields = json.loads(memory_report.to_text(HostReservation(1 << 20, 0)))
+    return json.dumps({**fields, "free": 1000, "largest_free": round(1000 - 10 * percent)})
+
+
+def test_an_engine_whose_memory_falls_to_pieces_is_renewed_through_the_standby(stage: Stage) -> None:
+    stage.start()
+    for engine in stage.engines.values():
+        engine.say(messages.pack_memory(0, memory_text(1)))
+        engine.ready()
+        stage.turn()
+    assert stage.generation.memory.table(1) is not None and stage.active == [1]
+    stage.send(5)
+    stage.engines[1].say(messages.pack_memory(0, memory_text(20)))
+    stage.turn()
+    assert stage.active == [1] and stage.generation.memory.problems() == [
+        "engine 1: 20.0 % of its free memory is in pieces, the limit is 15 %"
+    ], "not while it works"
+    (order,) = stage.engines[1].hear()
+    stage.engines[1].answer(order, [ROW])
+    stage.turn()
+    assert stage.active == [1, 2] and 1 not in stage.generation.handles and 3 in stage.generation.handles
+    assert (stage.lost, stage.generation.machine.renewals, stage.generation.machine.losses) == ([], 1, {})
+    assert stage.generation.memory.table(1) is None and stage.generation.memory.problems() == []
+
+
+def test_a_report_of_memory_that_cannot_be_read_ends_the_engine(stage: Stage) -> None:
+    stage.start()
+    stage.engines[1].say(messages.pack_memory(0, "{}"))
+    stage.turn()
+    assert 1 not in stage.generation.handles
+    assert "it tells of its memory what cannot be read" in stage.lost[0][2]
 
 
 def test_serving_is_what_the_plans_and_the_configuration_say(stage: Stage) -> None:

@@ -45,7 +45,15 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
         "degradation": {"level": 1, "meaning": "frames of <optional> cameras are left out", "reason": "<late>",
                         "load": 1.25},
         "frames": ledger.frames(), "reasons": dict(ledger.reasons), "queue": {"length": 4}, "slots": {"free": 30},
-        "engines": [{"pid": 7, "role": "active", "state": "active", "device": "<cpu>", "epoch": 1}],
+        "renewals": 1,
+        "engines": [
+            {"pid": 7, "role": "active", "state": "active", "device": "<cpu>", "epoch": 1, "memory": {
+                "what": "one mapping", "size": 64 << 20, "used": 3 << 20, "free": 53 << 20, "largest_free": 52 << 20,
+                "reserve": 8 << 20, "reserve_used": 256, "emergencies": 1, "blocks_total": 3, "blocks": [],
+                "device_free": None, "fragmentation_percent": 1.89,
+            }},
+            {"pid": 8, "role": "standby", "state": "starting", "device": "cpu", "epoch": 2, "memory": None},
+        ],
         "models": {
             "m": {"frames": {"ok": 6, "error": 1}, "placement": {
                 "steps": 5, "cpu_steps": 4, "gpu_segments": 1,
@@ -171,6 +179,9 @@ def test_metrics_are_what_prometheus_reads(site: Site) -> None:
     assert value[("orind_board_watts",)] == 21.5 and ("orind_junction_celsius",) not in value
     assert value[("orind_failovers_total",)] == 2 and value[("orind_reloads_total",)] == 5
     assert value[("orind_rollbacks_total",)] == 1
+    assert value[("orind_engines_renewed_total",)] == 1
+    assert value[("orind_engine_memory_bytes", "active")] == 64 << 20, "one that has not told is left out"
+    assert value[("orind_engine_memory_fragmentation_ratio", "active")] == pytest.approx(0.0189)
     assert value[("orind_engines_lost_total", "died")] == 3 and value[("orind_engines_lost_total", "slow")] == 0
     assert families["orind_stage_seconds"].type == "histogram"
     buckets = [(float(s.labels["le"]), s.value) for s in families["orind_stage_seconds"].samples if "le" in s.labels]
@@ -184,6 +195,7 @@ def test_the_page_shows_the_state_and_escapes_what_it_shows(site: Site) -> None:
     code, kind, body = site.get("/")
     assert code == 200 and kind.startswith("text/html") and body.startswith("<!doctype html>")
     assert "a &lt;b&gt;" in body and "&lt;cpu&gt;" in body and "under &lt;budget&gt;" in body
+    assert "3.0 MiB of 64.0 MiB used in 3 blocks, 53.0 MiB free, 1.9 % of that in pieces" in body
     assert "unreadable" in body and "612 MHz" in body and "4 of 5 reloads done" in body
     assert "class='state poor'" in body
     assert "m: 4 of 5 steps run on the CPU (3 MaxPool, 1 Unary), 1 GPU segment<ul>" in body

@@ -85,6 +85,7 @@ def test_notices() -> None:
     assert notice == (Kind.READY, 5, True, "CPU, 1 thread")
     for pack, kind, ok in (
         (lambda: engine_messages.pack_placed(1, "{}"), Kind.PLACED, True),
+        (lambda: engine_messages.pack_memory(1, "{}"), Kind.MEMORY, True),
         (lambda: engine_messages.pack_heartbeat(1), Kind.HEARTBEAT, True),
         (lambda: engine_messages.pack_golden(1, False, "step 3"), Kind.GOLDEN, False),
         (lambda: engine_messages.pack_golden(1, True), Kind.GOLDEN, True),
