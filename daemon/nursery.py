@@ -2,27 +2,56 @@
 
 Started once by main (`python -m orind.daemon.nursery FD`). Requests on its socket: `spawn` (role, arguments,
 descriptors), `kill`, `ping`; reports: `spawned`, `spawn_failed`, `exited`, `pong`. It dies with main, and its
-children with it. Invariant: whatever it started it also reaps, and a process id is only signalled while it is
-an unreaped child of ours.
+children with it. It has imported what an engine needs, and forks: a child starts in milliseconds and shares the pages.
+Invariants: whatever it started it also reaps, and a process id is only signalled while it is an unreaped child of ours;
+it has one thread and touches no GPU, so that a fork is a whole process.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import importlib
 import os
 import select
 import signal
 import socket
-import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from typing import Any
 
 from ..ipc.fd_passing import recv_with_fds, send_with_fds
-from .blas import ONE_THREAD
-from .lifeline import begin_child
+from .lifeline import begin_child, die_with_parent
 
 ROLES = ("checker", "engine", "decoder", "steward", "http")
-CHILD_ENVIRONMENT = {**ONE_THREAD, "PYTHONUNBUFFERED": "1"}
-END_GRACE_S = 1.0
+PRELOADED = "engine"
+END_GRACE_S, END_LOOK_S = 1.0, 0.005
+PR_SET_NAME = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What a forked child is to become: it leaves the nursery's loop with this and never comes back."""
+
+    parent: int
+    role: str
+    arguments: list[str]
+    not_ours: list[int]
+
+    def run(self) -> int:
+        """The role's own `main`, with nothing of the nursery left open. Returns the exit code."""
+        die_with_parent(self.parent)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for descriptor in self.not_ours:
+            os.close(descriptor)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        sys.argv = [self.role, *self.arguments]
+        ctypes.CDLL(None).prctl(PR_SET_NAME, f"orind-{self.role}".encode(), 0, 0, 0)  # what ps and top show
+        return int(importlib.import_module(f".{self.role}", __package__).main())
 
 
 class Nursery:
@@ -30,86 +59,84 @@ class Nursery:
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._pids: dict[int, int] = {}
         self._roles: dict[int, str] = {}
 
-    def run(self) -> None:
-        """Serve until main closes its end."""
+    def run(self) -> Birth | None:
+        """Serve until main closes its end: None. In a child: what it is to become."""
+        ours = os.getpid()
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
         poller.register(wake_read, select.POLLIN)
-        serving = True
-        while serving:
+        while True:
             for descriptor, _ in poller.poll():
                 if descriptor == wake_read:
                     os.read(wake_read, 512)
                     self._reap()
-                else:
-                    serving = self._serve_one()
-        self._end_children()
+                    continue
+                received = recv_with_fds(self._channel)
+                if received is None:
+                    self._end_children()
+                    return None
+                request, descriptors = received
+                if self._serve(request, descriptors):
+                    arguments = [*map(str, descriptors), *request["arguments"]]
+                    return Birth(ours, request["role"], arguments, [self._channel.detach(), wake_read, wake_write])
+                for descriptor in descriptors:
+                    os.close(descriptor)
 
-    def _serve_one(self) -> bool:
-        received = recv_with_fds(self._channel)
-        if received is None:
-            return False
-        request, descriptors = received
-        try:
-            if request["op"] == "spawn":
-                self._spawn(request, descriptors)
-            elif request["op"] == "ping":
-                self._report({"op": "pong", "id": 0})
-            else:
-                self._kill(request["id"])
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        return True
+    def _serve(self, request: dict[str, Any], descriptors: list[int]) -> bool:
+        """Whether this is the child that was asked for."""
+        if request["op"] == "spawn":
+            return self._spawn(request["id"], request["role"])
+        if request["op"] == "ping":
+            self._report({"op": "pong", "id": 0})
+        else:
+            self._kill(request["id"])
+        return False
 
-    def _spawn(self, request: dict[str, Any], descriptors: list[int]) -> None:
-        number, role = request["id"], request["role"]
+    def _spawn(self, number: int, role: str) -> bool:
         if role not in ROLES:
             self._report({"op": "spawn_failed", "id": number, "text": f"no role '{role}'"})
-            return
-        command = [sys.executable, "-m", f"orind.daemon.{role}", *map(str, descriptors), *request["arguments"]]
+            return False
         try:
-            child = subprocess.Popen(
-                command,
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **CHILD_ENVIRONMENT},
-            )
+            pid = os.fork()
         except OSError as error:
             self._report({"op": "spawn_failed", "id": number, "text": f"cannot start {role}: {error}"})
-            return
-        self._children[number], self._roles[number] = child, role
-        self._report({"op": "spawned", "id": number, "pid": child.pid})
+            return False
+        if pid == 0:
+            return True
+        self._pids[number], self._roles[number] = pid, role
+        self._report({"op": "spawned", "id": number, "pid": pid})
+        return False
 
     def _kill(self, number: int) -> None:
-        child = self._children.get(number)
-        if child is not None:
-            child.kill()
+        if number in self._pids:
+            os.kill(self._pids[number], signal.SIGKILL)
 
     def _reap(self) -> None:
-        for number, child in list(self._children.items()):
-            status = child.poll()
-            if status is not None:
-                del self._children[number], self._roles[number]
-                self._report({"op": "exited", "id": number, "status": status})
+        for number, pid in list(self._pids.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del self._pids[number], self._roles[number]
+                self._report({"op": "exited", "id": number, "status": os.waitstatus_to_exitcode(status)})
 
     def _end_children(self) -> None:
         """A child with a channel ends by itself when main is gone; the HTTP process has none and holds nothing."""
-        for number, child in self._children.items():
+        for number in self._pids:
             if self._roles[number] == "http":
-                child.kill()
-        for child in self._children.values():
-            try:
-                child.wait(END_GRACE_S)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+                self._kill(number)
+        end_s = time.monotonic() + END_GRACE_S
+        for number, pid in self._pids.items():
+            while not os.waitpid(pid, os.WNOHANG)[0]:
+                if time.monotonic() > end_s:
+                    self._kill(number)
+                    os.waitpid(pid, 0)
+                    break
+                time.sleep(END_LOOK_S)
 
     def _report(self, message: dict[str, Any]) -> None:
         send_with_fds(self._channel, message, [])
@@ -119,8 +146,11 @@ def main() -> int:
     begin_child()
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.setblocking(True)
-    Nursery(channel).run()
-    return 0
+    importlib.import_module(f".{PRELOADED}", __package__)
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy the pages that it shares
+    birth = Nursery(channel).run()
+    return 0 if birth is None else birth.run()
 
 
 if __name__ == "__main__":

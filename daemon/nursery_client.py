@@ -6,6 +6,7 @@ Owned by main. Requests never block; reports arrive through the poller and go to
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..ipc.fd_passing import recv_with_fds, send_with_fds
+from .blas import ONE_THREAD
 
 GONE = "the nursery process ended: main cannot replace engines any more and stops"
 
@@ -43,7 +45,10 @@ class NurseryClient:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "orind.daemon.nursery", str(theirs.fileno())]
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        environment = {**os.environ, **ONE_THREAD, "PYTHONUNBUFFERED": "1"}
+        self._process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment
+        )
         theirs.close()
         ours.setblocking(False)
         self.channel = ours

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from stand_ins import S
 from orind.daemon.nursery import Nursery
 from orind.daemon.nursery_client import SILENT_NS, Child, NurseryClient, NurseryDied
 from orind.ipc.errors import ChannelError
-from orind.ipc.fd_passing import recv_with_fds, send_with_fds
+from orind.ipc.fd_passing import recv_with_fds
 
 END_S = 30.0
 
@@ -103,63 +103,57 @@ def test_an_unknown_role_is_refused(live: Live) -> None:
 
 
 def test_what_the_system_cannot_start_is_refused(monkeypatch: pytest.MonkeyPatch, no_fd_leak: None) -> None:
+    def none_left() -> int:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    read, write = os.pipe()
     with ours, theirs:
-        nursery = Nursery(theirs)
-        monkeypatch.setattr(sys, "executable", "/nowhere/python")
-        send_with_fds(ours, {"op": "spawn", "id": 4, "role": "checker", "arguments": []}, [read])
-        os.close(read)
-        assert nursery._serve_one()
+        monkeypatch.setattr(os, "fork", none_left)
+        assert not Nursery(theirs)._serve({"op": "spawn", "id": 4, "role": "checker", "arguments": []}, [])
         answer = recv_with_fds(ours)
         assert answer is not None and answer.fields["op"] == "spawn_failed" and answer.fields["id"] == 4
-        assert "cannot start checker" in answer.fields["text"] and "/nowhere/python" in answer.fields["text"]
-        with pytest.raises(BrokenPipeError):
-            os.write(write, b"x")  # its copy of the descriptor is closed
-        os.close(write)
+        assert answer.fields["text"] == "cannot start checker: [Errno 11] Resource temporarily unavailable"
 
 
-@pytest.fixture
-def own_child_signal() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGCHLD)
-    yield
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, before)
+def test_the_loop_reaps_and_ends_its_children_with_main(live: Live) -> None:
+    """One child ends by itself, one is killed, two are left at the end: one that holds no channel, one that hangs."""
+    first = live.client.spawn("checker", [], ["x"])
+    live.until(lambda: first.status is not None)
+    killed, *held = sleeper(live)
+    live.until(lambda: killed.pid > 0)
+    live.client.kill(killed)
+    live.until(lambda: killed.status is not None)
+    assert (first.status, killed.status) == (1, -9)
+    for pid in (first.pid, killed.pid):
+        assert not Path(f"/proc/{pid}").exists(), "reaped"
+    http, (hung, *more) = live.client.spawn("http", [], []), sleeper(live)
+    live.until(lambda: http.pid > 0 and hung.pid > 0)
+    os.kill(hung.pid, signal.SIGSTOP)
+    watched = [os.pidfd_open(child.pid) for child in (http, hung)]
+    live.client.close(END_S)
+    for fd in watched:
+        assert select.select([fd], [], [], END_S)[0], "a process outlived main"
+        os.close(fd)
+    for channel, slots in (held, more):
+        channel.close()
+        os.close(slots)
 
 
-def test_the_loop_serves_reaps_and_ends_its_children_with_main(own_child_signal: None) -> None:
-    """The loop in this process, with a thread as main: one child ends, one is killed, one is left at the end."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def test_a_child_has_nothing_of_the_nursery_open_and_says_what_it_is(live: Live) -> None:
+    """A copy of the nursery's channel in an engine would keep main from hearing of the nursery's death."""
+    child, ours, slots = sleeper(live)
     ours.settimeout(END_S)
-    told: list[dict[str, object]] = []
-
-    def hear(op: str) -> None:
-        answer = recv_with_fds(ours)
-        assert answer is not None
-        told.append(answer.fields)
-        assert answer.fields["op"] == op
-
-    def play_main() -> None:
-        with ours:
-            for number, arguments in ((1, ["x"]), (2, ["0"])):
-                send_with_fds(ours, {"op": "spawn", "id": number, "role": "checker", "arguments": arguments})
-                hear("spawned")
-                hear("exited")
-            send_with_fds(ours, {"op": "kill", "id": 2})
-            send_with_fds(ours, {"op": "spawn", "id": 3, "role": "http", "arguments": []})
-            hear("spawned")
-
-    main = threading.Thread(target=play_main)
-    main.start()
-    Nursery(theirs).run()
-    main.join(END_S)
-    theirs.close()
-    assert [(t["id"], t["op"]) for t in told] == [
-        (1, "spawned"), (1, "exited"), (2, "spawned"), (2, "exited"), (3, "spawned"),
-    ]  # fmt: skip
-    assert told[1]["status"] == 1
-    with pytest.raises(ChildProcessError):
-        os.waitpid(int(str(told[-1]["pid"])), os.WNOHANG)  # reaped
+    assert ours.recv(4096)
+    live.until(lambda: child.pid > 0)
+    folder = Path(f"/proc/{child.pid}")
+    held = {str(link.readlink()) for link in (folder / "fd").iterdir()}
+    nursery = {str(link.readlink()) for link in Path(f"/proc/{live.client._process.pid}/fd").iterdir()}
+    shared = {to for to in held & nursery if to.startswith(("socket:", "pipe:"))}
+    assert shared <= {str(Path(f"/proc/self/fd/{fd}").readlink()) for fd in (1, 2)}
+    assert (folder / "comm").read_text().strip() == "orind-decoder"
+    assert str((folder / "fd" / "0").readlink()) == os.devnull
+    ours.close()
+    os.close(slots)
 
 
 def test_a_dead_nursery_is_reported_and_kill_is_harmless_then(live: Live) -> None:
