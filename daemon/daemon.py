@@ -31,6 +31,7 @@ from .endpoints import Endpoints
 from .engine_handle import Batch, EngineHandle, Launcher
 from .generation import Generation
 from .http_link import HttpLink
+from .leaks import LeakWatch
 from .ledger import Ledger
 from .notify import ServiceManager
 from .nursery_client import NurseryClient
@@ -84,6 +85,8 @@ class Daemon:
         opened(self.ring.close)
         self.ledger = Ledger()
         self.stamps = StampPolicy()
+        self.leaks = LeakWatch(config.memory.leak_minutes)
+        nursery.on_usage = self.leaks.note_process
         self.stats = StatsWriter()
         opened(self.stats.close)
         opened(nursery.close)
@@ -151,6 +154,8 @@ class Daemon:
         self.stats.write_counters(self._busy_ns + at_work_ns, now_ns, self._loops)
         if self._page.tick(self, now_ns):
             self.stamps.refresh()
+            for handle in self.generation.handles.values():
+                self.leaks.note_device(handle.device, self.generation.memory.device_free(handle.epoch), now_ns)
         self._collector.tick(self.ledger.in_flight, now_ns)
         self._manager.alive(now_ns)
 
@@ -228,6 +233,7 @@ class Daemon:
         self.pipeline.active = generation.active
         self.pipeline.change_generation(generation.serving(), now_ns)
         self.descriptors.adopt(generation.config)
+        self.leaks.adopt(generation.config.memory.leak_minutes)
         self.power.configure(power, generation.config.power_root)
         if self._ready:
             self.endpoints.watch(self._poller, self._on_frames)

@@ -42,6 +42,11 @@ class EngineMemory:
         told = self._told.get(epoch)
         return None if told is None else told.table
 
+    def device_free(self, epoch: int) -> int | None:
+        """Bytes that the engine's GPU had free when it told; None on the CPU, or until it has told."""
+        table = self.table(epoch)
+        return None if table is None else table["device_free"]
+
     def problems(self) -> list[str]:
         """For the health's reasons."""
         limit, found = self._limits.fragmentation_alarm_percent, []

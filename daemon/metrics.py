@@ -32,6 +32,12 @@ MEMORY_GAUGES = {
     "reserve_used": ("orind_engine_memory_reserve_used_bytes", "What they take of its emergency reserve"),
     "fragmentation_percent": ("orind_engine_memory_fragmentation_ratio", "1 - largest free block / free"),
 }
+PROCESS_GAUGES = {
+    "private": ("orind_process_private_bytes", "Resident memory that no other process shares"),
+    "descriptors": ("orind_process_descriptors", "Open descriptors"),
+    "threads": ("orind_process_threads", "Threads"),
+    "device_free": ("orind_device_free_bytes", "Memory that the device has free"),
+}
 
 
 class StatusCollector(Collector):
@@ -79,6 +85,7 @@ class StatusCollector(Collector):
         yield losses
         yield CounterMetricFamily("orind_engines_renewed", "Engines replaced for fragmented memory", status["renewals"])
         yield from self._memory()
+        yield from self._processes()
         yield CounterMetricFamily("orind_reloads", "Reloads asked for", value=status["reload"]["requested"])
         yield CounterMetricFamily("orind_rollbacks", "Rollbacks done", value=status["reload"]["rollbacks"])
         yield from self._latency()
@@ -101,6 +108,28 @@ class StatusCollector(Collector):
                     scale = 100 if key == "fragmentation_percent" else 1
                     family.add_metric([engine["role"]], engine["memory"][key] / scale)
         yield from families.values()
+
+    def _processes(self) -> Iterator[Metric]:
+        """By role, the most that one of it has: a process id as a label would be a new series after each restart."""
+        suspected = GaugeMetricFamily(
+            "orind_leak_suspected", "1 where it grows without a rest", labels=["process", "what"]
+        )
+        families = {
+            key: GaugeMetricFamily(name, text, labels=["process"]) for key, (name, text) in PROCESS_GAUGES.items()
+        }
+        most: dict[tuple[str, str], float] = {}
+        grows: dict[tuple[str, str], float] = {}
+        for process in self._status["processes"]:
+            role = process["name"].partition(" (")[0]
+            for key in PROCESS_GAUGES:
+                if key in process:
+                    most[key, role] = max(process[key], most.get((key, role), 0))
+            grows |= {(role, what): 1.0 for what in process["leaks"]}
+        for (key, role), value in most.items():
+            families[key].add_metric([role], value)
+        for labels, value in grows.items():
+            suspected.add_metric(list(labels), value)
+        yield from (*families.values(), suspected)
 
     def _latency(self) -> Iterator[Metric]:
         family = HistogramMetricFamily("orind_stage_seconds", "Time of a frame by stage", labels=["stage"])

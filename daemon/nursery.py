@@ -1,8 +1,9 @@
 """The process that starts all the others, so that main never blocks in a spawn.
 
 Started once by main (`python -m orind.daemon.nursery FD`). Requests on its socket: `spawn` (role, arguments,
-descriptors), `kill`, `ping`; reports: `spawned`, `spawn_failed`, `exited`, `pong`. It dies with main, and its
-children with it. It has imported what an engine needs, and forks: a child starts in milliseconds and shares the pages.
+descriptors), `kill`, `ping`; reports: `spawned`, `spawn_failed`, `exited`, `pong` (with what one of us holds). It dies
+with main, and its children with it. It has imported what an engine needs, and forks: a child starts in milliseconds and
+shares the pages.
 Invariants: whatever it started it also reaps, and a process id is only signalled while it is an unreaped child of ours;
 it has one thread and touches no GPU, so that a fork is a whole process.
 """
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ipc.fd_passing import recv_with_fds, send_with_fds
+from . import usage
 from .lifeline import begin_child, die_with_parent
 
 ROLES = ("checker", "engine", "decoder", "steward", "http")
@@ -61,6 +63,7 @@ class Nursery:
         self._channel = channel
         self._pids: dict[int, int] = {}
         self._roles: dict[int, str] = {}
+        self._turn = 0
 
     def run(self) -> Birth | None:
         """Serve until main closes its end: None. In a child: what it is to become."""
@@ -93,7 +96,7 @@ class Nursery:
         if request["op"] == "spawn":
             return self._spawn(request["id"], request["role"])
         if request["op"] == "ping":
-            self._report({"op": "pong", "id": 0})
+            self._report({"op": "pong", "id": 0, "usage": self._next_usage()})
         else:
             self._kill(request["id"])
         return False
@@ -112,6 +115,15 @@ class Nursery:
         self._pids[number], self._roles[number] = pid, role
         self._report({"op": "spawned", "id": number, "pid": pid})
         return False
+
+    def _next_usage(self) -> dict[str, Any] | None:
+        """What one of us holds, another one each time; None for one that has just ended."""
+        everybody = [("main", os.getppid()), ("nursery", os.getpid())]
+        everybody += [(self._roles[number], pid) for number, pid in self._pids.items()]
+        self._turn = (self._turn + 1) % len(everybody)
+        role, pid = everybody[self._turn]
+        found = usage.read(pid)
+        return None if found is None else {"role": role, "pid": pid, **found._asdict()}
 
     def _kill(self, number: int) -> None:
         if number in self._pids:

@@ -10,8 +10,10 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..ipc.fd_passing import recv_with_fds, send_with_fds
 from .blas import ONE_THREAD
@@ -40,7 +42,12 @@ class Child:
 
 
 class NurseryClient:
-    """Spawns through the nursery, which main starts here, once, before it serves (the only Popen of main)."""
+    """Spawns through the nursery, which main starts here, once, before it serves (the only Popen of main).
+
+    `on_usage`: called with what a process holds, now and then, and the time.
+    """
+
+    on_usage: Callable[[Mapping[str, Any], int], None] | None = None
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -98,6 +105,8 @@ class NurseryClient:
         self._pinged_ns = 0
         report, _ = received
         if report["op"] == "pong":
+            if report["usage"] is not None and self.on_usage is not None:
+                self.on_usage(report["usage"], time.monotonic_ns())
             return
         child = self._children[report["id"]]
         if report["op"] == "spawned":

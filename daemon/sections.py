@@ -221,6 +221,12 @@ class Memory(Section):
         default=8, gt=0, le=100, description="of its free memory not in one piece: the standby takes over, see failover"
     )
     fragmentation_alarm_percent: float = Field(default=15, gt=0, le=100, description="the same: health says so")
+    leak_minutes: float = Field(
+        default=30,
+        gt=0,
+        le=1440,
+        description="memory, descriptors or threads of a process that grow so long without a rest: health says so",
+    )
 
 
 class Degradation(Section):

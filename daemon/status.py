@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .failover import Failover
     from .generation import Generation
     from .http_link import HttpLink
+    from .leaks import LeakWatch
     from .ledger import Ledger
     from .orders import Fence
     from .pipeline import Pipeline
@@ -44,6 +45,7 @@ class Reported(Protocol):
     last_failover: dict[str, Any]
     generation: Generation
     ledger: Ledger
+    leaks: LeakWatch
     stamps: StampPolicy
     pipeline: Pipeline
     reloading: Reloading
@@ -104,6 +106,7 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
         "histograms": {stage: h.to_json() for stage, h in ledger.stages.items() if h.count},
         "failovers": tally.failovers,
         "renewals": tally.renewals,
+        "processes": daemon.leaks.table(),
         "failover": daemon.last_failover,
         "losses": {fault.value: count for fault, count in tally.losses.items()},
         "reload": {
@@ -153,7 +156,7 @@ def health(daemon: Reported, queued: int, now_ns: int) -> tuple[bool, list[str]]
         poor.append(f"the power governor does not run, the lowest pacing holds: {daemon.power.problem}")
     if daemon.http.problem:
         poor.append(f"the HTTP process does not run: {daemon.http.problem}")
-    poor += generation.memory.problems()
+    poor += [*generation.memory.problems(), *daemon.leaks.problems()]
     others = (daemon.decoders.problem, daemon.descriptors.problem, daemon.pipeline.relief.problem)
     poor += [problem for problem in others if problem]
     if daemon.power.report.get("faults"):
@@ -209,6 +212,7 @@ def shortened(table: dict[str, Any]) -> dict[str, Any]:
     health = table["health"]
     reasons = [*health["reasons"][:10], "the status is too long to be shown whole"]
     short = {"health": {**health, "reasons": reasons}, "engines": [], "models": {}, "reasons": {}, "failover": {}}
+    short["processes"] = []
     power = {name: value for name, value in table["power"].items() if not isinstance(value, str | list | dict)}
     return {**table, **short, "power": {**power, "board": None}}
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..ipc.exit_codes import Exit
 from ..ipc.outcomes import OUTCOMES
 from ..kernels.plan.replacement import NotWritten, replacing
-from . import memory_map, memory_report, output_file
+from . import leaks, memory_map, memory_report, output_file
 from .control_options import add_run_dir, ask
 from .placement import in_words, listed
 
@@ -64,6 +64,7 @@ def lines(status: dict[str, Any]) -> list[str]:
         text.append(f"engine   {e['role']:8} {e['state']:9} pid {e['pid']} on {e['device']} (epoch {e['epoch']})")
         if e["memory"] is not None:
             text.append(f"         memory {memory_report.in_words(e['memory'])}")
+    text += [f"process  {leaks.in_words(process)}" for process in status["processes"]]
     for name, model in status["models"].items():
         if len(status["models"]) > 1:
             counts = "  ".join(f"{outcome} {count}" for outcome, count in model["frames"].items())

@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 from ..ipc.outcomes import OUTCOMES
+from . import leaks
 from .memory_report import in_words as in_words_of_memory
 from .placement import in_words, listed
 
@@ -44,6 +45,7 @@ def render(status: dict[str, Any], code: int, reasons: list[str]) -> str:
         _frames(status["frames"]),
         _latency(status["latency_ms"]),
         _engines(status["engines"]),
+        _processes(status["processes"]),
         _placements(status["models"]),
         _power(status["power"]),
     ]
@@ -83,6 +85,12 @@ def _engines(engines: list[dict[str, Any]]) -> str:
         for e in engines
     )
     return f"<h2>Engines</h2><table><tr><th>pid<th>role<th>state<th>device<th class=n>epoch<th>memory{rows}</table>"
+
+
+def _processes(processes: list[dict[str, Any]]) -> str:
+    if not processes:
+        return ""
+    return "<h2>Processes</h2><ul>" + "".join(f"<li>{escape(leaks.in_words(p))}" for p in processes) + "</ul>"
 
 
 def _placements(models: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ import pytest
 import zmq
 from stand_ins import EngineStandIn, Processes, config
 
+from orind.daemon import memory_report
 from orind.daemon.candidate import Candidate
 from orind.daemon.config import Config
 from orind.daemon.daemon import Daemon
@@ -28,6 +29,7 @@ from orind.daemon.status_page import render
 from orind.ipc import engine_messages
 from orind.ipc.control import ControlClient
 from orind.ipc.stats_page import StatsReader
+from orind.kernels.memory.reservation import HostReservation
 from orind.kernels.model import Interface
 from orind.kernels.spec import DecoderSpec, InputSpec, ModelSpec
 
@@ -184,6 +186,23 @@ def test_status_has_all_that_others_script_against(house: House) -> None:
     }  # fmt: skip
     assert set(status["power"]) >= {"board_w", "budget_w", "tj_c", "gpu_hz", "gpu_cap_hz"}
     assert status["models"]["m"]["plan"] == "m.plan" and status["pid"] == os.getpid()
+
+
+def test_what_grows_without_a_rest_is_a_reason_of_health_and_what_a_device_has_free_is_told(house: House) -> None:
+    house.serve()
+    report = json.loads(memory_report.to_text(HostReservation(1 << 20, 0)))
+    house.engines[0].say(engine_messages.pack_memory(0, json.dumps({**report, "device_free": 5 << 30})))
+    house.until(lambda: house.status()["processes"])
+    assert house.status()["processes"] == [{"name": "device cpu", "device_free": 5 << 30, "leaks": []}]
+    assert house.status()["engines"][0]["memory"]["device_free"] == 5 << 30
+    assert house.processes.on_usage is not None
+    for step in range(240):
+        usage = {"role": "decoder", "pid": 5, "private": step << 20, "descriptors": 5, "threads": 1}
+        house.processes.on_usage(usage, house.daemon._next_tick_ns + step * 10_000_000_000)
+    status = house.status()
+    assert status["health"]["ok"] and status["state"] == "serving"
+    (reason,) = status["health"]["reasons"]
+    assert reason.startswith("decoder (pid 5) may leak: private memory grows without a rest, by ")
 
 
 def test_a_dead_active_engine_costs_no_frame(house: House) -> None:

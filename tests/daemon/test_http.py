@@ -46,6 +46,11 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
                         "load": 1.25},
         "frames": ledger.frames(), "reasons": dict(ledger.reasons), "queue": {"length": 4}, "slots": {"free": 30},
         "renewals": 1,
+        "processes": [
+            {"name": "main (pid 5)", "private": 30 << 20, "descriptors": 40, "threads": 3, "leaks": ["threads"]},
+            {"name": "engine (pid 7)", "private": 50 << 20, "threads": 1, "leaks": []},
+            {"name": "engine (pid 8)", "private": 40 << 20, "descriptors": 12, "threads": 1, "leaks": []},
+        ],
         "engines": [
             {"pid": 7, "role": "active", "state": "active", "device": "<cpu>", "epoch": 1, "memory": {
                 "what": "one mapping", "size": 64 << 20, "used": 3 << 20, "free": 53 << 20, "largest_free": 52 << 20,
@@ -180,6 +185,9 @@ def test_metrics_are_what_prometheus_reads(site: Site) -> None:
     assert value[("orind_failovers_total",)] == 2 and value[("orind_reloads_total",)] == 5
     assert value[("orind_rollbacks_total",)] == 1
     assert value[("orind_engines_renewed_total",)] == 1
+    assert value[("orind_process_private_bytes", "engine")] == 50 << 20, "the most that one has"
+    assert value[("orind_process_descriptors", "engine")] == 12 and value[("orind_process_threads", "main")] == 3
+    assert value[("orind_leak_suspected", "main", "threads")] == 1
     assert value[("orind_engine_memory_bytes", "active")] == 64 << 20, "one that has not told is left out"
     assert value[("orind_engine_memory_fragmentation_ratio", "active")] == pytest.approx(0.0189)
     assert value[("orind_engines_lost_total", "died")] == 3 and value[("orind_engines_lost_total", "slow")] == 0
@@ -195,6 +203,7 @@ def test_the_page_shows_the_state_and_escapes_what_it_shows(site: Site) -> None:
     code, kind, body = site.get("/")
     assert code == 200 and kind.startswith("text/html") and body.startswith("<!doctype html>")
     assert "a &lt;b&gt;" in body and "&lt;cpu&gt;" in body and "under &lt;budget&gt;" in body
+    assert "main (pid 5): 30.0 MiB private, 40 descriptors, 3 threads; grows: threads" in body
     assert "3.0 MiB of 64.0 MiB used in 3 blocks, 53.0 MiB free, 1.9 % of that in pieces" in body
     assert "unreadable" in body and "612 MHz" in body and "4 of 5 reloads done" in body
     assert "class='state poor'" in body

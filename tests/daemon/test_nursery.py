@@ -219,3 +219,18 @@ def test_a_request_that_is_too_long_is_refused_and_forgotten(live: Live) -> None
     with pytest.raises(ChannelError, match="65536"):
         live.client.spawn("checker", [], ["x" * 70_000])
     assert live.client._children == {}
+
+
+def test_each_answer_to_a_ping_tells_what_another_process_holds(live: Live) -> None:
+    told: dict[str, int] = {}
+    live.client.on_usage = lambda usage, now_ns: told.update({usage["role"]: usage["pid"]})
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        child = live.client.spawn("decoder", [theirs.fileno()], ["not started rightly"])
+        live.until(lambda: child.status is not None)
+    now_ns = S
+    while {"main", "nursery"} - told.keys():
+        live.client.tick(now_ns)
+        live.until(lambda: not live.client._pinged_ns)
+        now_ns += S
+    assert told["main"] == os.getpid() and told["nursery"] == live.client._process.pid and "decoder" not in told
