@@ -1,231 +1,275 @@
-"""`orind reload --wait` under a steady load: good ones, alternating two plans, then bad ones (scripts/bench_reload).
+"""`orind reload --wait` under a steady load: good ones that change everything in turn, then bad ones of every kind.
 
-Each reload's gap stands beside that of the undisturbed second before it. Invariant: it ends with 0 only if no frame was
-lost or answered twice, every frame was `ok`, every good reload took effect, and every bad one was refused with the line
-or tensor named and changed nothing; times are printed, never judged.
+Seconds in which a reload runs stand beside quiet ones: share of late answers, gap between answers. Memory and
+descriptors of main and of the nursery are compared between the first and the last reloads. Invariant: it ends with 0
+only if no frame was lost or answered twice, every answer was `ok` or late, every good reload took effect, every bad one
+was refused with its reason and changed nothing, and the account, descriptors and memory hold. Times are printed, never
+judged, but for the share of late answers, which both kinds of seconds have from the same machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import os
-import re
-import shutil
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import Load, Service, account_gap, machine, part_pictures, part_plan
-from terminal import table
+from bench_reload_cases import BAD, CYCLE, Bad, Bench, Plans, good, matches
+from harness import Answered, Load, Service, account_gap, machine, part_pictures
+from terminal import plot, table
 
 SECOND_NS = 1_000_000_000
-SETTLE_S = 1.05
-WARM_UP_S = 1.5
-SHOWN_CHARACTERS = 150
+WARM_UP_S, SETTLE_S = 1.5, 20.0
+LATE_MORE, RSS_PART = 0.001, 0.01
+FLOOR_EVERY = 10
+SHOWN_CHARACTERS = 110
+JUDGED_FRAMES = 3000  # below, one late answer more or less would decide
+NOTES = """quiet: from the end of a reload to the beginning of the next. late: answered `expired`, or here after more
+than the deadline. The floor is `python -c 'import numpy'` under the same load in the same run.
+"""
 
 
 @dataclass(frozen=True)
-class Reload:
-    """One good reload; all in ns. duration: of the command, its own start included."""
+class Window:
+    """A time in which a reload ran, or none; ns."""
 
-    duration: int
-    gap: int
-    quiet_gap: int
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """One bad reload: what the command said, whether it names what is wrong, frames answered ok meanwhile."""
+class Held:
+    """What main and the nursery hold in a quiet moment."""
 
-    case: str
-    names: str
-    said: str
-    frames: int
-    faults: tuple[str, ...]
+    rss: tuple[int, int]
+    descriptors: tuple[int, int]
 
 
-def main() -> int:
-    options = _options()
-    print(f"{options.reloads} x orind reload --wait under {options.rate:g} frames/s (part-inspect INT8, two plans)")
+@dataclass
+class Course:
+    """All that was seen. wrong: everything that must not be, in words."""
+
+    reloads: list[Window] = field(default_factory=list)
+    quiet: list[Window] = field(default_factory=list)
+    floor_ns: list[int] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
+    refusals: list[tuple[Bad, str, int]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    print(f"{options.reloads} good and {options.bad} bad reloads under {options.rate:g} frames/s, ", end="")
+    print(f"deadline {options.deadline:g} ms (part-inspect, CPU engines)")
     print(machine(), flush=True)
+    plans, course = Plans.build(), Course()
     with tempfile.TemporaryDirectory(prefix="orind-") as name:
         folder = Path(name)
-        plans = [folder / "first.plan", folder / "second.plan"]
-        for variant, plan in enumerate(plans):
-            shutil.copy(part_plan(variant=variant), plan)
-        wrong: list[str] = []
-        with Service(folder, _config(plans[0])) as service:
+        with Service(folder, good(plans, 0, options.deadline)) as service:
             with Load(service, part_pictures(8), options.rate, encoding="rgb8") as load:
                 time.sleep(WARM_UP_S)
-                reloads = []
-                for i in range(options.reloads):
-                    reloads.append(reload_once(service, load, plans[(i + 1) % 2], wrong))
-                    print(f"reload {i + 1}: gap {reloads[-1].gap / 1e6:.1f} ms", file=sys.stderr, flush=True)
-                refusals = refuse_all(service, load, plans[options.reloads % 2], folder)
+                for number in range(1, options.reloads + 1):
+                    reload_once(service, load, plans, number, options, course)
+                for number in range(options.bad):
+                    refuse_once(BAD[(options.first + number) % len(BAD)], service, load, plans, number, course)
                 load.stop()
             status = service.status()
-        return report(reloads, refusals, load, status, wrong)
+    return report(course, load, status, options)
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench_reload", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: scripts/bench_reload --reloads 20",
+        epilog="bad reloads:\n" + "\n".join(f"  {n:2} {case.name}" for n, case in enumerate(BAD))
+        + "\n\nexample: scripts/bench_reload --reloads 300 --bad 50",
     )  # fmt: skip
     parser.add_argument("--reloads", type=int, default=20, help="good reloads (default 20)")
+    parser.add_argument("--bad", type=int, default=len(BAD), help=f"bad reloads (default {len(BAD)}: one of each kind)")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="the bad kind to begin with (default 0)")
     parser.add_argument("--rate", type=float, default=40.0, metavar="HZ", help="frames a second (default 40)")
-    options = parser.parse_args()
-    if options.reloads < 1 or options.rate <= 0:
-        parser.error("--reloads must be at least 1, --rate above 0")
+    parser.add_argument("--deadline", type=float, default=200.0, metavar="MS", help="of every frame (default 200)")
+    parser.add_argument("--quiet", type=float, default=1.0, metavar="S", help="between good reloads (default 1)")
+    options = parser.parse_args(arguments)
+    if options.reloads < 1 or options.bad < 0 or options.rate <= 0 or options.deadline <= 0:
+        parser.error("--reloads must be at least 1, --bad at least 0, --rate and --deadline above 0")
     return options
-
-
-def _config(plan: Path) -> dict[str, Any]:
-    return {"models": {"parts": {"plan": str(plan)}}, "cameras": {"line1": {"model": "parts"}}}
 
 
 def _reload(service: Service) -> subprocess.CompletedProcess[str]:
     return service.orind("reload", "--wait", "--run-dir", str(service.run_dir))
 
 
-def _served(status: dict[str, Any]) -> tuple[int, str, str]:
-    """Generation, plan and hash in service."""
-    model = status["models"]["parts"]
-    return status["generation"], model["plan"], model["sha256"]
+def _served(status: dict[str, Any]) -> tuple[int, list[tuple[str, str]]]:
+    """Generation, and each model with the hash of its plan."""
+    return status["generation"], [(name, model["sha256"]) for name, model in status["models"].items()]
 
 
-def reload_once(service: Service, load: Load, plan: Path, wrong: list[str]) -> Reload:
-    """Rewrite the YAML to `plan`, reload, and see that it is what serves."""
-    time.sleep(SETTLE_S)
-    generation = service.status()["generation"]
-    service.configure(_config(plan))
-    began_ns = time.monotonic_ns()
+# -- good ----------------------------------------------------------------------------------------------------------
+
+
+def reload_once(
+    service: Service, load: Load, plans: Plans, number: int, options: argparse.Namespace, course: Course
+) -> None:
+    """Write the next configuration, reload, see that it is what serves; then a quiet time."""
+    before = service.status()["generation"]
+    config = good(plans, number, options.deadline)
+    service.configure(config)
+    begun = time.monotonic_ns()
     done = _reload(service)
-    ended_ns = time.monotonic_ns()
-    time.sleep(SETTLE_S)
+    ended = time.monotonic_ns()
+    course.reloads.append(Window(begun, ended))
     if done.returncode:
-        wrong.append(f"a good reload was refused: {done.stderr.strip() or done.stdout.strip()}")
-    elif _served(service.status())[:2] != (generation + 1, str(plan)):
-        wrong.append(f"a reload did not take effect: {_served(service.status())}, expected {plan}")
-    elif load.answers[-1].result.generation != generation + 1:
-        wrong.append(f"answers still come from generation {load.answers[-1].result.generation}")
-    return Reload(
-        duration=ended_ns - began_ns,
-        gap=load.largest_gap_ns(began_ns, ended_ns + SECOND_NS),
-        quiet_gap=load.largest_gap_ns(began_ns - SECOND_NS, began_ns),
-    )
+        course.wrong.append(f"a good reload was refused: {done.stderr.strip() or done.stdout.strip()}")
+    status = service.wait_for(lambda s: s["state"] == "serving", "ready standby", SETTLE_S)
+    paths = {name: model["plan"] for name, model in status["models"].items()}
+    if status["generation"] != before + 1 or paths != {name: m["plan"] for name, m in config["models"].items()}:
+        course.wrong.append(f"reload {number} did not take effect: generation {status['generation']}, {paths}")
+    time.sleep(options.quiet)
+    course.quiet.append(Window(ended, time.monotonic_ns()))
+    course.held.append(_held(service))
+    if number % FLOOR_EVERY == 1:
+        begun = time.monotonic_ns()
+        subprocess.run([sys.executable, "-c", "import numpy"], check=True)
+        course.floor_ns.append(time.monotonic_ns() - begun)
+    print(f"reload {number}: {(ended - course.reloads[-1].begin) / 1e6:.0f} ms", file=sys.stderr, flush=True)
 
 
-# -- what must be refused ----------------------------------------------------------------------------------------
+def _held(service: Service) -> Held:
+    nursery = int(Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split()[0])
+    rss, descriptors = [], []
+    for pid in (service.pid, nursery):
+        rss.append(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE"))
+        descriptors.append(sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()))
+    return Held((rss[0], rss[1]), (descriptors[0], descriptors[1]))
 
 
-def refuse_all(service: Service, load: Load, served: Path, folder: Path) -> list[Refusal]:
-    """A broken YAML, a corrupted plan at a new path, the served plan overwritten and truncated in place."""
-    good_text, good_plan = service.config_path.read_text(), served.read_bytes()
-    offset, tensor = _middle(good_plan)
-    corrupted = folder / "corrupted.plan"
-    corrupted.write_bytes(good_plan[:offset] + bytes([good_plan[offset] ^ 0x10]) + good_plan[offset + 1 :])
-    line = good_text[: good_text.index("plan:")].count("\n") + 1
-
-    def break_yaml() -> None:
-        service.write_config(good_text.replace("plan: ", "plan: [", 1))
-
-    def name_corrupted() -> None:
-        service.configure(_config(corrupted))
-
-    def overwrite() -> None:
-        service.write_config(good_text)
-        with served.open("r+b") as file:
-            file.seek(offset)
-            file.write(os.urandom(64))
-
-    def truncate() -> None:
-        served.write_bytes(good_plan)
-        os.truncate(served, len(good_plan) // 2)
-
-    # YAML notices a bracket that is never closed where the next key stands, one line below
-    lines = rf"orind\.yaml:({line}|{line + 1})\b"
-    cases = [
-        ("broken YAML", break_yaml, lines, f"line {line}"),
-        ("corrupted plan, new path", name_corrupted, rf"tensor {re.escape(tensor)}[:\s]", tensor),
-        ("served plan overwritten", overwrite, rf"tensor {re.escape(tensor)}[:\s]", tensor),
-        ("served plan truncated", truncate, r"(?i)truncated", "truncated"),
-    ]
-    refusals = [refuse_once(service, load, name, spoil, pattern, what) for name, spoil, pattern, what in cases]
-    served.write_bytes(good_plan)
-    done = _reload(service)
-    faults = (f"mended, but refused: {done.stderr.strip()}",) if done.returncode else ()
-    return [*refusals, Refusal("mended again", "", done.stdout.strip(), 0, faults)]
+# -- bad -----------------------------------------------------------------------------------------------------------
 
 
-def refuse_once(service: Service, load: Load, case: str, spoil: Callable[[], None], pattern: str, what: str) -> Refusal:
-    """Spoil something, serve on for a second, reload, serve on for another: refused, named, undisturbed."""
-    before = service.status()
-    first = len(load.sent)
-    spoil()
-    time.sleep(SETTLE_S)
-    done = _reload(service)
-    time.sleep(SETTLE_S)
-    last = len(load.sent)
-    after = service.status()
-    while len(load.answers) < last:
-        time.sleep(0.005)
-    answers = [a for a in list(load.answers) if a.result.seq is not None and first <= a.result.seq < last]
-    faults = []
+def refuse_once(case: Bad, service: Service, load: Load, plans: Plans, number: int, course: Course) -> None:
+    """Spoil something, reload, mend it: refused, named, nothing changed, frames served meanwhile."""
+    bench = Bench(service, plans, service.work_dir, number)
+    with case.spoil(bench) or nullcontext():
+        before, first = service.status(), len(load.answers)
+        done = _reload(service)
+        after = service.status()
+    load.next_sent()
+    served = sum(a.result.ok for a in load.answers[first:])
+    if service.config_path.exists():
+        service.config_path.unlink()
+    service.write_config(bench.text)
+    said = (done.stderr.strip() or done.stdout.strip()).replace(f"{service.work_dir}/", "")
+    course.refusals.append((case, said.splitlines()[0] if said else "", served))
     if done.returncode != 1:
-        faults.append(f"{case}: exit code {done.returncode} instead of 1: {done.stdout.strip()}")
-    if not re.search(pattern, done.stderr):
-        faults.append(f"{case}: {what} is not named: {done.stderr.strip()}")
-    if _served(after) != _served(before) or after["failovers"] != before["failovers"]:
-        faults.append(f"{case}: what serves has changed: {_served(before)} -> {_served(after)}")
-    if len(answers) != last - first or not all(a.result.ok for a in answers):
-        faults.append(f"{case}: {last - first} frames sent, {sum(a.result.ok for a in answers)} answered ok")
-    said = (done.stderr.strip() or done.stdout.strip()).replace(str(service.work_dir) + "/", "")
-    return Refusal(case, what, said.splitlines()[0] if said else "", len(answers), tuple(faults))
+        course.wrong.append(f"{case.name}: exit code {done.returncode} instead of 1: {done.stdout.strip()}")
+    if not matches(case, done.stderr):
+        course.wrong.append(f"{case.name}: not named as such: {done.stderr.strip()}")
+    changed = [key for key in ("failovers", "losses", "generation") if after[key] != before[key]]
+    if changed or _served(after) != _served(before) or after["state"] != before["state"]:
+        course.wrong.append(f"{case.name}: {', '.join(changed) or 'what serves'} has changed")
+    print(f"bad reload {number + 1}, {case.name}: {said[:80]}", file=sys.stderr, flush=True)
 
 
-def _middle(plan: bytes) -> tuple[int, str]:
-    """A byte in the middle of a plan's largest weight tensor, and its name (read as safetensors files are)."""
-    (length,) = struct.unpack("<Q", plan[:8])
-    header = json.loads(plan[8 : 8 + length])
-    del header["__metadata__"]
-    spans = {name: e["data_offsets"] for name, e in header.items() if not name.startswith(("golden.", "orind."))}
-    name = max(spans, key=lambda n: spans[n][1] - spans[n][0])
-    begin, end = spans[name]
-    return 8 + length + (begin + end) // 2, name
+# -- what came of it -----------------------------------------------------------------------------------------------
 
 
-# -- what came of it ---------------------------------------------------------------------------------------------
-
-
-def report(reloads: list[Reload], refusals: list[Refusal], load: Load, status: dict[str, Any], wrong: list[str]) -> int:
+def report(course: Course, load: Load, status: dict[str, Any], options: argparse.Namespace) -> int:
     """The tables, then the verdict: the exit code."""
-    period = f"{load.period_ns / 1e6:g} ms"
-    figures = [
-        ("duration of orind reload --wait", [r.duration / 1e6 for r in reloads]),
-        (f"added gap (largest interval until 1 s after, - {period})", [r.gap / 1e6 for r in reloads]),
-        ("  the same in the undisturbed second before (floor)", [r.quiet_gap / 1e6 for r in reloads]),
-    ]
-    rows = [[name, f"{statistics.median(v):.1f}", f"{max(v):.1f}"] for name, v in figures]
-    print("\n".join(["", *table(["ms", "P50", "max"], rows), ""]))
-    cells = [[r.case, r.frames or "", r.said[:SHOWN_CHARACTERS]] for r in refusals]
-    print("\n".join([*table(["bad reload", "frames ok", "answer"], cells, left=3), ""]))
-    lost, surplus, unaccounted, poor = load.lost(), load.surplus(), account_gap(status), load.not_ok()
-    wrong += [fault for refusal in refusals for fault in refusal.faults]
-    wrong += [f"frame {a.result.seq}: {a.result.outcome}, {a.result.reason}" for a in poor[:5]]
-    print(f"sent {len(load.sent)}, ok {len(load.answers) - len(poor)}, generation {status['generation']}")
-    print(f"lost {len(lost)} (must be 0), duplicates {surplus} (must be 0), unaccounted {unaccounted} (must be 0)")
-    for line in wrong:
+    windows = {"reloads": course.reloads, "quiet": course.quiet}
+    late = {name: _late(load, spans, options.deadline) for name, spans in windows.items()}
+    gaps = {name: [load.largest_gap_ns(w.begin, w.end) / 1e6 for w in spans] for name, spans in windows.items()}
+    rows = [
+        [name, f"{sum(w.end - w.begin for w in spans) / SECOND_NS:.0f}", late[name][0], late[name][1],
+         f"{100 * _share(late[name]):.3f} %", *(f"{x:.1f}" for x in _three(gaps[name]))]
+        for name, spans in windows.items()
+    ]  # fmt: skip
+    head = ["seconds", "s", "frames", "late", "share", "added gap P50 ms", "P99", "max"]
+    print("\n".join(["", *table(head, rows), ""]))
+    took = [(w.end - w.begin) / 1e6 for w in course.reloads]
+    floor = statistics.median(course.floor_ns) / 1e6
+    durations = ["orind reload --wait", *(f"{x:.0f}" for x in _three(took)), f"{statistics.median(took) / floor:.2f}"]
+    print("\n".join(table(["ms", "P50", "P99", "max", "P50 / floor"], [durations])))
+    print(f"floor {floor:.0f} ms\n{NOTES}")
+    if len(took) > 1:
+        print("\n".join([*plot("duration of each reload", "ms", took, height=4), ""]))
+    judge_held(course)
+    cells = [[case.name, served, said[:SHOWN_CHARACTERS]] for case, said, served in course.refusals]
+    if cells:
+        print("\n".join([*table(["bad reload", "frames ok", "answer"], cells, left=3), ""]))
+    judge(course, load, status, late)
+    for line in course.wrong:
         print(f"FAILED: {line}", file=sys.stderr)
-    return 1 if lost or surplus or unaccounted or wrong else 0
+    return 1 if course.wrong else 0
+
+
+def _late(load: Load, windows: Sequence[Window], deadline_ms: float) -> tuple[int, int]:
+    """Frames sent in these windows, and those of them that were answered late."""
+    sent = {s.seq: s.at_ns for s in load.sent if any(w.begin <= s.at_ns < w.end for w in windows)}
+    late = sum(
+        a.result.outcome == "expired" or a.at_ns - sent[a.result.seq] > deadline_ms * 1e6
+        for a in load.answers
+        if a.result.seq in sent
+    )
+    return len(sent), late
+
+
+def _share(counts: tuple[int, int]) -> float:
+    return counts[1] / max(1, counts[0])
+
+
+def _three(values: Sequence[float]) -> list[float]:
+    """Median, 99th percentile (nearest rank), maximum."""
+    ordered = sorted(values)
+    return [statistics.median(ordered), ordered[math.ceil(0.99 * len(ordered)) - 1], ordered[-1]]
+
+
+def judge_held(course: Course) -> None:
+    """Memory and descriptors of the first reloads against those of the last, whole cycles of configurations of each."""
+    count = min(50, len(course.held) // 2) // CYCLE * CYCLE or min(50, len(course.held) // 2)
+    first, last = course.held[:count], course.held[-count:] if count else []
+    if not count:
+        return
+    rows = []
+    comparable = count % CYCLE == 0 and len(course.held) % CYCLE == 0
+    for who, name in enumerate(("main", "nursery")):
+        rss = [statistics.mean(h.rss[who] for h in part) for part in (first, last)]
+        fds = [Counter(h.descriptors[who] for h in part) for part in (first, last)]
+        shown = [" ".join(f"{n} x {fd}" for fd, n in sorted(part.items())) for part in fds]
+        rows.append([name, *(f"{x / 2**20:.2f}" for x in rss), f"{100 * (rss[1] / rss[0] - 1):+.2f} %", *shown])
+        if comparable and abs(rss[1] / rss[0] - 1) > RSS_PART:
+            course.wrong.append(f"{name}: RSS changed by {100 * (rss[1] / rss[0] - 1):+.2f} % over the reloads")
+        if comparable and fds[0] != fds[1]:
+            course.wrong.append(f"{name}: descriptors changed over the reloads: {shown[0]}, then {shown[1]}")
+    head = [f"first and last {count}", "RSS MiB", "RSS MiB", "change", "descriptors", "descriptors"]
+    print("\n".join([*table(head, rows), ""]))
+    if not comparable:
+        print(f"memory and descriptors are judged over whole cycles only: {2 * CYCLE} reloads, multiples of {CYCLE}\n")
+
+
+def judge(course: Course, load: Load, status: dict[str, Any], late: dict[str, tuple[int, int]]) -> None:
+    """The account, and what kinds of answers there were."""
+    lost, surplus, unaccounted = load.lost(), load.surplus(), account_gap(status)
+    outcomes = Counter(a.result.outcome for a in load.answers)
+    if lost or surplus or unaccounted:
+        course.wrong.append(f"{len(lost)} frames lost, {surplus} answers too many, {unaccounted} not accounted for")
+    poor: list[Answered] = [a for a in load.answers if a.result.outcome not in ("ok", "expired")]
+    course.wrong += [f"frame {a.result.seq}: {a.result.outcome}, {a.result.reason}" for a in poor[:5]]
+    if late["reloads"][0] >= JUDGED_FRAMES and _share(late["reloads"]) > _share(late["quiet"]) + LATE_MORE:
+        course.wrong.append(f"late answers: {late['reloads']} in reload seconds, {late['quiet']} in quiet ones")
+    if status["reload"]["done"] < len(course.reloads):
+        course.wrong.append(f"{status['reload']['done']} reloads done")
+    print(f"sent {len(load.sent)}: " + ", ".join(f"{n} {name}" for name, n in sorted(outcomes.items())), end="; ")
+    print(f"lost {len(lost)}, twice {surplus}, unaccounted {unaccounted} (must be 0)")
 
 
 if __name__ == "__main__":
