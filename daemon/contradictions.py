@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from ..ipc.activation import socket_name
 from .sections import (
     Batching,
     Camera,
@@ -43,6 +44,9 @@ def of_sockets(sources: Sequence[SourceEntry], results: Results | None) -> Itera
     names = [s.name for s in sources]
     endpoints = [s.endpoint for s in sources] + ([results.endpoint] if results else [])
     yield from (f"sources: the name '{n}' is used twice" for n in sorted({n for n in names if names.count(n) > 1}))
+    for source in sources:
+        if source.attach == "connect" and socket_name(source.endpoint):
+            yield f"sources: '{source.name}': {source.endpoint} is bound already: attach must be bind"
     for endpoint in sorted({e for e in endpoints if endpoints.count(e) > 1}):
         yield f"sources: the endpoint '{endpoint}' is used twice"
 

@@ -90,7 +90,7 @@ class Daemon:
         self.stats = StatsWriter()
         opened(self.stats.close)
         opened(nursery.close)
-        self.endpoints = Endpoints(config.slots.bytes)
+        self.endpoints = Endpoints(config.slots.bytes, self._manager.sockets)
         opened(self.endpoints.close)
         self.descriptors = Descriptors(config, self.endpoints, raise_limit())
         self.endpoints.open(config)

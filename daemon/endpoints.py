@@ -6,11 +6,15 @@ steal it without an error. A reload adds endpoints and never closes one.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import zmq
 
-from ..ipc.endpoint import Context
+from ..ipc.activation import PassedSockets, socket_name
+from ..ipc.endpoint import Context, ipc_path
 from ..ipc.gate import Gate
 from ..ipc.lock import InstanceLock, lock_endpoint
 from ..ipc.sink import ResultSink
@@ -19,13 +23,16 @@ from .config import Config
 from .poller import Poller
 from .sections import Results, SourceEntry
 
+log = logging.getLogger("orind")
 OnFrames = Callable[[Source, int], None]
 
 
 class Endpoints:
     """All sockets of the daemon. Opening one raises EndpointError."""
 
-    def __init__(self, slot_bytes: int) -> None:
+    def __init__(self, slot_bytes: int, passed: PassedSockets) -> None:
+        """passed: by systemd; closed with the rest."""
+        self._passed = passed
         self._context: Context = zmq.Context()
         self._slot_bytes = slot_bytes
         self._locks: dict[str, InstanceLock | None] = {}
@@ -59,9 +66,13 @@ class Endpoints:
         if self._sink is not None and self._sink[0] != config.results:
             notes.append("results has changed, which takes effect at the next restart")
         elif self._sink is None and config.results is not None:
-            self._lock(config.results.endpoint)
-            sink = ResultSink(self._context, config.results.endpoint, hwm=config.results.send_queue)
-            self._sink = (config.results, sink)
+            endpoint, fd = self._place(config.results.endpoint)
+            self._sink = (config.results, ResultSink(self._context, endpoint, hwm=config.results.send_queue, fd=fd))
+        named = [entry.endpoint for entry in config.sources] + ([config.results.endpoint] if config.results else [])
+        if unclaimed := self._passed.unclaimed(named):
+            log.warning(
+                "systemd passes sockets that no endpoint names, whoever connects waits: %s", ", ".join(unclaimed)
+            )
         return notes
 
     def watch(self, poller: Poller, on_frames: OnFrames) -> None:
@@ -107,19 +118,31 @@ class Endpoints:
         for lock in self._locks.values():
             if lock is not None:
                 lock.close()
+        self._passed.close()
 
     def _source(self, entry: SourceEntry) -> Source:
         bind = entry.attach == "bind"
-        if bind:
-            self._lock(entry.endpoint)
+        endpoint, fd = self._place(entry.endpoint) if bind else (entry.endpoint, None)
         return Source(
             self._context,
             entry.pattern,
-            entry.endpoint,
+            endpoint,
             slot_bytes=self._slot_bytes,
             bind=bind,
             hwm=entry.receive_queue,
+            fd=fd,
         )
+
+    def _place(self, endpoint: str) -> tuple[str, int | None]:
+        """Where to bind, locked, with systemd's descriptor if it is systemd's. Raises EndpointError."""
+        if not socket_name(endpoint):
+            self._lock(endpoint)
+            return endpoint, None
+        where, fd = self._passed.take(endpoint)
+        # systemd's socket may lie where only systemd may write; then no other orind of this user can take the path
+        if (path := ipc_path(where)) and os.access(Path(path).parent, os.W_OK):
+            self._lock(where)
+        return where, fd
 
     def _lock(self, endpoint: str) -> None:
         """Once, for the life of the process: an endpoint whose opening failed can be tried again by the next reload."""

@@ -1,4 +1,4 @@
-"""Readiness, reload and watchdog messages to systemd, through the systemd-python library.
+"""Readiness, reload and watchdog messages to systemd, and the sockets that it passes, through systemd-python.
 
 Used by main only. Without NOTIFY_SOCKET (not started by systemd) nothing is sent; with it the library must be there.
 Invariant: once READY=1 was said, a systemd that does not listen ends nobody.
@@ -11,10 +11,14 @@ import os
 import time
 from typing import Protocol
 
+from ..ipc.activation import PassedSockets
 from ..ipc.bounded_text import bound_text
 
 log = logging.getLogger("orind")
 AGAIN_NS = 1_000_000_000
+MISSING = (
+    "the Python module 'systemd' is missing: install orind[systemd] (needs libsystemd-dev and pkg-config to build)"
+)
 
 
 class NotifyError(Exception):
@@ -34,19 +38,34 @@ def connect() -> Notifier | None:
     try:
         from systemd import daemon
     except ImportError:
-        raise NotifyError(
-            "started by systemd with Type=notify, but the Python module 'systemd' is missing: "
-            "install orind[systemd] (needs libsystemd-dev and pkg-config to build)"
-        ) from None
+        raise NotifyError("started by systemd with Type=notify, but " + MISSING) from None
     notifier: Notifier = daemon.notify
     return notifier
+
+
+def passed_sockets() -> PassedSockets:
+    """What systemd passed to this process (LISTEN_FDS), taken out of the environment: it is nobody else's.
+
+    Raises NotifyError.
+    """
+    if not os.environ.get("LISTEN_FDS"):
+        return PassedSockets({})
+    try:
+        from systemd import daemon
+    except ImportError:
+        raise NotifyError("systemd passes sockets, but " + MISSING) from None
+    passed = PassedSockets(daemon.listen_fds_with_names())
+    for name in ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"):
+        os.environ.pop(name, None)  # the library takes them from the C environment only
+    return passed
 
 
 class ServiceManager:
     """What main tells systemd. Every method is a no-op without one."""
 
-    def __init__(self, notifier: Notifier | None) -> None:
-        """Raises NotifyError for a WATCHDOG_USEC that is no number."""
+    def __init__(self, notifier: Notifier | None, sockets: PassedSockets | None = None) -> None:
+        """sockets: that it passed. Raises NotifyError for a WATCHDOG_USEC that is no number."""
+        self.sockets = sockets or PassedSockets({})
         self._notify = notifier
         self._watchdog_ns = _watchdog_ns() if notifier is not None else 0
         self._next_watchdog_ns = self._again_at_ns = 0

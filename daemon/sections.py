@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from ..ipc.activation import socket_name
 from ..ipc.endpoint import check_endpoint
 from ..ipc.errors import EndpointError
 
@@ -35,14 +36,17 @@ MODELS_MAX = 24  # their plans go to an engine as descriptors of one message, wh
 def _usable_endpoint(text: str) -> str:
     """What opening the socket would refuse is refused here, where file and line are known."""
     try:
-        check_endpoint(text)
+        if not socket_name(text):
+            check_endpoint(text)
     except EndpointError as error:
         raise ValueError(str(error)) from None
     return text
 
 
 Endpoint = Annotated[
-    str, _of_form(r"(ipc|tcp)://(?s:.+)", "ipc:///path or tcp://host:port"), AfterValidator(_usable_endpoint)
+    str,
+    _of_form(r"(ipc|tcp)://(?s:.+)|systemd:(?s:.+)", "ipc:///path, tcp://host:port or systemd:name"),
+    AfterValidator(_usable_endpoint),
 ]
 
 
@@ -99,7 +103,9 @@ class Camera(Section):
 
 class SourceEntry(Section):
     name: Name
-    endpoint: Endpoint = Field(description="ipc:///path or tcp://host:port")
+    endpoint: Endpoint = Field(
+        description="ipc:///path, tcp://host:port, or systemd:name, a socket that systemd passes (FileDescriptorName=)"
+    )
     pattern: Literal["router", "pull", "sub"] = Field(
         default="router", description="router answers each frame, the others do not"
     )
@@ -108,7 +114,7 @@ class SourceEntry(Section):
 
 
 class Results(Section):
-    endpoint: Endpoint = Field(description="a PUB socket binds here; every result is published")
+    endpoint: Endpoint = Field(description="a PUB socket binds here, as with sources; every result is published")
     send_queue: int = Field(default=1000, ge=2, le=100_000, description="results held for a slow subscriber")
 
 

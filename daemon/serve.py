@@ -16,7 +16,7 @@ from ..ipc.exit_codes import Exit
 from . import named_inputs
 from .config_check import ConfigCheck
 from .daemon import Daemon
-from .notify import NotifyError, ServiceManager, connect
+from .notify import NotifyError, ServiceManager, connect, passed_sockets
 from .nursery_client import NurseryClient, NurseryDied
 from .poller import Poller
 from .realtime import RealtimeError
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     signals = SignalInbox.install_early()
     log.info("orind starts: pid %d, checks %s", os.getpid(), options.config)
     try:
-        manager = ServiceManager(connect())
+        manager = ServiceManager(connect(), passed_sockets())
         nursery = NurseryClient()
     except (NotifyError, OSError) as error:
         return _refuse(str(error), Exit.UNAVAILABLE)

@@ -2,7 +2,7 @@
 
 Used by source.py and sink.py, worked by main when descriptors run short: libzmq ends the whole process when accept() on
 an ipc socket finds none (ipc_listener.cpp, errno_assert), and zmq_unbind would hang up on every client. Invariant: a
-socket that is closed has its path back, so that libzmq removes it.
+socket that is closed leaves no path behind (libzmq leaves it), but systemd's, which lives on open.
 """
 
 from __future__ import annotations
@@ -29,13 +29,19 @@ DROP_ALL = struct.pack("=HBBI", 6, 0, 0, 0)  # classic BPF: `ret #0`, keep no by
 class Gate:
     """A bound endpoint's door. An ipc path is moved aside; a tcp listener drops every SYN (the client tries again)."""
 
-    def __init__(self, sock: Socket, endpoint: str) -> None:
-        """Binds. Raises EndpointError, with the socket closed."""
+    def __init__(self, sock: Socket, endpoint: str, fd: int | None = None) -> None:
+        """Binds. fd: a listening socket that systemd passed for it. Raises EndpointError, with the socket closed."""
         self.is_shut = False
+        self._passed = fd
         self._socket = sock
         self._endpoint = endpoint
         self._path = ipc_path(endpoint)
-        self._listener = -1  # libzmq's own descriptor, tcp only
+        self._listener = -1  # libzmq's own descriptor, or systemd's; tcp only
+        if fd is not None:
+            attach(sock, endpoint, bind=True, fd=fd)
+            self._listener = fd if endpoint.startswith("tcp") else -1
+            self._reopen_passed()
+            return
         if endpoint.startswith("tcp"):
             self._bind_tcp()
             return
@@ -72,9 +78,11 @@ class Gate:
 
     def close(self) -> None:
         """Call before the socket is closed."""
-        if self.is_shut and self._path:
-            with contextlib.suppress(OSError):  # its folder was removed: nothing is left to put back
+        with contextlib.suppress(OSError):  # its folder was removed: nothing is left to put back, or to remove
+            if self._passed is not None:
                 self.open()
+            elif self._path:
+                Path(self._path + SHUT_SUFFIX if self.is_shut else self._path).unlink()
 
     def _bind_tcp(self) -> None:
         """libzmq tells the listener's descriptor in its event LISTENING, within bind()."""
@@ -85,6 +93,17 @@ class Gate:
             self._socket.disable_monitor()
         finally:
             monitor.close(linger=0)
+
+    def _reopen_passed(self) -> None:
+        """A daemon that died behind a shut door has left systemd's socket shut; and its backlog may be any."""
+        assert self._passed is not None
+        with socket.socket(fileno=os.dup(self._passed)) as listener:
+            listener.listen(BACKLOG)
+        if self._listener >= 0:
+            with contextlib.suppress(FileNotFoundError):  # no filter is attached
+                self._set(SO_DETACH_FILTER, bytes(4))
+        elif os.path.lexists(self._path + SHUT_SUFFIX) and not os.path.lexists(self._path):
+            Path(self._path + SHUT_SUFFIX).rename(self._path)
 
     def _set(self, option: int, value: bytes) -> None:
         with socket.socket(fileno=os.dup(self._listener)) as listener:

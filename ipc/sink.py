@@ -26,10 +26,10 @@ class ResultSink:
         # A PUB socket reads subscriptions only, so the bound on what a peer may send is small.
         self.socket = make_socket(context, zmq.PUB, hwm=hwm, linger_ms=500, max_bytes=1024)
         self.gate: Gate | None = None
-        if bind and fd is None:
-            self.gate = Gate(self.socket, endpoint)
+        if bind:
+            self.gate = Gate(self.socket, endpoint, fd)
         else:
-            attach(self.socket, endpoint, bind=bind, fd=fd)
+            attach(self.socket, endpoint, bind=False)
 
     def publish(self, parts: Sequence[bytes]) -> None:
         """[topic][JSON][rows]. Returns at once."""

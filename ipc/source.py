@@ -55,7 +55,9 @@ class Source:
         fd: int | None = None,
         cameras: Sequence[str] = (),
     ) -> None:
-        """cameras: for SUB, the prefixes to subscribe to (all when empty). Raises EndpointError, KeyError."""
+        """fd: systemd's listening socket that is this endpoint; it stays the caller's. cameras: for SUB, the prefixes
+        to subscribe to (all when empty). Raises EndpointError, KeyError.
+        """
         self.kind = kind
         self.endpoint = endpoint
         self.same_host = is_local(endpoint)
@@ -73,10 +75,10 @@ class Source:
         for prefix in ([camera.encode() for camera in cameras] or [b""]) if kind == "sub" else []:
             self.socket.subscribe(prefix)
         self.gate: Gate | None = None
-        if bind and fd is None:
-            self.gate = Gate(self.socket, endpoint)
+        if bind:
+            self.gate = Gate(self.socket, endpoint, fd)
         else:
-            attach(self.socket, endpoint, bind=bind, fd=fd)
+            attach(self.socket, endpoint, bind=False)
         self._router = kind == "router"
         self._message: list[zmq.Frame] = []  # parts of a message that the last drain could not finish
 

@@ -88,9 +88,18 @@ def test_a_mistake_is_named_with_line_and_remedy(
     assert said is None or sorted(found) == sorted(said)
 
 
+def test_an_endpoint_of_systemds_is_taken_to_bind_only(tmp_path: Path) -> None:
+    text = GOOD.replace("ipc:///run/orind/frames", "systemd:frames")
+    assert load(write(tmp_path, text)).sources[0].endpoint == "systemd:frames"
+    (found,) = problems(tmp_path, text.replace("name: in", "name: in, attach: connect"))
+    assert found.endswith("sources: 'in': systemd:frames is bound already: attach must be bind")
+    (found,) = problems(tmp_path, text.replace("systemd:frames", "systemd:a b"))
+    assert found.startswith("8: sources.0.endpoint: ") and "FileDescriptorName= of the socket unit" in found
+
+
 def test_an_endpoint_of_another_kind(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, GOOD.replace("ipc:///run/orind/frames", "http://x"))
-    assert found == "8: sources.0.endpoint: should be ipc:///path or tcp://host:port, got 'http://x'"
+    assert found == "8: sources.0.endpoint: should be ipc:///path, tcp://host:port or systemd:name, got 'http://x'"
 
 
 def test_no_pattern_is_shown_to_a_person(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from stand_ins import config
 from orind.daemon.config import Config
 from orind.daemon.endpoints import Endpoints
 from orind.daemon.poller import Poller
+from orind.ipc.activation import PassedSockets
 from orind.ipc.errors import EndpointError
 from orind.ipc.source import Source
 
@@ -30,7 +33,7 @@ def made(folder: Path, *sources: dict[str, Any], results: str = "") -> Config:
 
 @pytest.fixture
 def endpoints(no_fd_leak: None) -> Iterator[Endpoints]:
-    own = Endpoints(4096)
+    own = Endpoints(4096, PassedSockets({}))
     yield own
     own.close()
 
@@ -74,7 +77,7 @@ def test_results_are_published(endpoints: Endpoints, tmp_path: Path) -> None:
 
 def test_a_second_instance_is_refused_by_the_lock(endpoints: Endpoints, tmp_path: Path) -> None:
     endpoints.open(made(tmp_path, entry(tmp_path, "in")))
-    other = Endpoints(4096)
+    other = Endpoints(4096, PassedSockets({}))
     with pytest.raises(EndpointError, match="another orind"):
         other.open(made(tmp_path, entry(tmp_path, "in")))
     other.close()
@@ -144,3 +147,67 @@ def test_a_lock_that_cannot_be_written_is_an_endpoint_error_and_leaves_nothing(
         disk.setattr(os, "pwrite", full)
         endpoints.open(wanted)
     assert endpoints.sources == {} and endpoints.open(wanted) == []
+
+
+def listening(path: Path) -> int:
+    """A descriptor as systemd would pass it."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        return listener.detach()
+
+
+def test_what_systemd_passes_is_served_by_name(
+    no_fd_leak: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A source and the results; connected to before anybody served; the paths are there afterwards, as they were."""
+    names = {listening(tmp_path / name): name for name in ("frames", "out", "forgotten")}
+    own = Endpoints(4096, PassedSockets(names))
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    push, sub = context.socket(zmq.PUSH), context.socket(zmq.SUB)
+    push.connect(f"ipc://{tmp_path}/frames")
+    push.send_multipart([b"cam", b"{}", b"x"])
+    sub.subscribe(b"")
+    sub.connect(f"ipc://{tmp_path}/out")
+    with caplog.at_level(logging.WARNING):
+        own.open(
+            config(
+                tmp_path,
+                sources=[{"name": "in", "endpoint": "systemd:frames", "pattern": "pull"}],
+                results={"endpoint": "systemd:out"},
+            )
+        )
+    assert [r.getMessage().rpartition(": ")[2] for r in caplog.records] == ["forgotten"]
+    source = own.sources["in"][1]
+    assert source.socket.poll(10_000) and [raw.camera for raw in source.drain()] == [b"cam"]
+    assert source.same_host
+    while not sub.poll(5):
+        own.publish([b"res/cam", b"{}"])
+    rival = Endpoints(4096, PassedSockets({}))
+    with pytest.raises(EndpointError, match="another orind"):
+        rival.open(made(tmp_path, entry(tmp_path, "frames")))
+    rival.close()
+    push.close(linger=0)
+    sub.close(linger=0)
+    context.term()
+    own.close()
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_socket()) == ["forgotten", "frames", "out"]
+
+
+def test_a_socket_where_only_systemd_may_write_needs_no_lock(
+    no_fd_leak: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Endpoints(4096, PassedSockets({listening(tmp_path / "frames"): "frames"}))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    own.open(config(tmp_path, sources=[{"name": "in", "endpoint": "systemd:frames"}]))
+    assert not list(tmp_path.glob("*.lock"))
+    own.close()
+
+
+def test_a_name_that_systemd_does_not_pass_is_refused_with_what_it_passes(
+    endpoints: Endpoints, tmp_path: Path
+) -> None:
+    wanted = config(tmp_path, sources=[{"name": "in", "endpoint": "systemd:frames"}])
+    with pytest.raises(EndpointError, match=r"no socket of this name \(it passes: none at all\)"):
+        endpoints.open(wanted)
+    assert endpoints.sources == {}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from stand_ins import S
 
-from orind.daemon.notify import NotifyError, ServiceManager, connect
+from orind.daemon.notify import NotifyError, ServiceManager, connect, passed_sockets
 
 
 def test_without_systemd_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,3 +119,31 @@ def test_a_real_socket_is_reached_or_the_missing_library_named(tmp_path: Path, m
             return
         ServiceManager(connect()).ready("serving")
         assert listener.recv(4096) == b"READY=1\nSTATUS=serving"
+
+
+def test_sockets_that_systemd_passes_without_the_library_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LISTEN_FDS", raising=False)
+    assert passed_sockets().unclaimed([]) == []
+    monkeypatch.setenv("LISTEN_FDS", "1")
+    monkeypatch.setitem(sys.modules, "systemd", None)
+    with pytest.raises(NotifyError, match=r"systemd passes sockets, but .*orind\[systemd\]"):
+        passed_sockets()
+
+
+def test_sockets_are_taken_by_the_protocol_and_not_passed_on(tmp_path: Path) -> None:
+    code = (
+        "import os\n"
+        "os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1', LISTEN_FDNAMES='frames')\n"
+        "from orind.daemon.notify import passed_sockets\n"
+        "where, fd = passed_sockets().take('systemd:frames')\n"
+        "print(where, fd, os.get_inheritable(fd), 'LISTEN_FDS' in os.environ)\n"
+    )
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        fd = listener.fileno()
+        done = subprocess.run(
+            ["bash", "-c", f'exec 3<&{fd}; exec "$0" -c "$1"', sys.executable, code],
+            pass_fds=[fd], capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    assert done.stdout == f"ipc://{tmp_path}/s 3 False False\n"

@@ -22,7 +22,7 @@ from machine import Machine, why_not  # noqa: E402
 from restarts import shipped_config  # noqa: E402
 
 REASON = why_not()
-NEED_A_MACHINE = ["test_machine.py", "test_service.py", "test_faults.py", "test_restarts.py"]
+NEED_A_MACHINE = [f"test_{what}.py" for what in ("machine", "service", "faults", "restarts", "activation")]
 collect_ignore = NEED_A_MACHINE if REASON else []
 
 

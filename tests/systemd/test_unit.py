@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orind.daemon.config import Config
+from orind.ipc.gate import BACKLOG
 
 SYSTEMD = Path(__file__).parents[2] / "systemd"
 
@@ -79,3 +80,11 @@ def test_udev_rule_opens_caps_and_nothing_else() -> None:
     assert files == {"max_freq", "min_freq", "scaling_max_freq"}
     assert all("g+w" in rule and "chgrp orind" in rule and "o+w" not in rule for rule in rules)
     assert "17000000.gpu|17000000.ga10b" in rules[0]
+
+
+def test_the_socket_unit_fits_the_service(unit: dict[str, list[str]]) -> None:
+    socket = _parse(SYSTEMD / "orind.socket")
+    assert socket["Service"] == ["orind.service"] and socket["FileDescriptorName"] == ["frames"]
+    assert socket["Backlog"] == [str(BACKLOG)], "as many as descriptors are kept free for"
+    assert socket["ListenStream"] == ["/run/orind/frames"] and unit["RuntimeDirectory"] == ["orind"]
+    assert unit["RuntimeDirectoryPreserve"] == ["yes"], "a stop must not remove the path that systemd listens on"
