@@ -144,8 +144,8 @@ class Installed:
         self.systemctl("kill", "--kill-whom=main", f"--signal={signal_name}", UNIT)
 
     def processes(self) -> dict[int, str]:
-        """Everything that user orind has running inside, by pid, with its command."""
-        said = self.machine.run("ps", "-u", "orind", "-o", "pid=,stat=,args=", check=False)
+        """Everything that user orind has running inside, by pid, with its name (orind-engine)."""
+        said = self.machine.run("ps", "-u", "orind", "-o", "pid=,stat=,comm=", check=False)
         found = [re.fullmatch(r" *(\d+) (\S+) +(.*)", line) for line in said.splitlines()]
         return {int(m[1]): m[3] for m in found if m is not None and not m[2].startswith("Z")}
 

@@ -105,7 +105,7 @@ def test_the_clocks_are_restored_after_kill_9(orind: Installed, config: dict[str
         before = caps[0].read_text()
         orind.systemctl("start", UNIT)
         orind.wait_for(lambda s: int(caps[0].read_text()) < int(before), "a cap")
-        [steward] = [pid for pid, command in orind.processes().items() if "daemon.steward" in command]
+        [steward] = [pid for pid, name in orind.processes().items() if name == "orind-steward"]
         orind.machine.run("kill", "-STOP", str(steward))  # it would see the end of main, and may be quick enough
         orind.kill_main()
         orind.await_unit("ActiveState", "failed")
