@@ -27,6 +27,7 @@ from ..kernels.plan.memfd import seal_into_memfd
 from ..kernels.pre import jpeg
 from ..kernels.pre.outputs import DecoderError
 from ..kernels.spec import TENSOR_TASKS, ModelSpec, SpecError
+from . import unit_file
 from .config import Config
 from .config_file import ConfigError, PowerFiles, load, load_power, with_lines
 from .device_fit import library_problem, plan_problem
@@ -34,6 +35,7 @@ from .lifeline import begin_child
 from .plans import ServedPlan
 from .regular_file import NotRegular, check_regular
 from .sections import EngineSection
+from .unit_limits import contradictions
 
 
 @dataclass(slots=True)
@@ -70,6 +72,8 @@ def check(path: Path) -> Checked:
             result.problems.append(missing)
         if result.config.decode.workers and not jpeg.available():
             result.problems.append(f"{path}: decode.workers: {jpeg.REMEDY}, or set it to 0 to serve no JPEG")
+        if (unit := unit_file.of_configuration(path)) is not None:
+            result.problems += contradictions(result.config, unit)
         result.problems = with_lines(path, result.problems)
     if result.problems:
         result.close()

@@ -16,6 +16,8 @@ from ..ipc.bounded_text import bound_text
 
 log = logging.getLogger("orind")
 AGAIN_NS = 1_000_000_000
+# Main pings at half of it. Under four busy processes a loop was late by 9 ms at most; where memory is swapped, by more.
+WATCHDOG_LEAST_NS = 1_000_000_000
 MISSING = (
     "the Python module 'systemd' is missing: install orind[systemd] (needs libsystemd-dev and pkg-config to build)"
 )
@@ -64,7 +66,7 @@ class ServiceManager:
     """What main tells systemd. Every method is a no-op without one."""
 
     def __init__(self, notifier: Notifier | None, sockets: PassedSockets | None = None) -> None:
-        """sockets: that it passed. Raises NotifyError for a WATCHDOG_USEC that is no number."""
+        """sockets: that it passed. Raises NotifyError for a WATCHDOG_USEC that is no number, or too short."""
         self.sockets = sockets or PassedSockets({})
         self._notify = notifier
         self._watchdog_ns = _watchdog_ns() if notifier is not None else 0
@@ -124,4 +126,10 @@ def _watchdog_ns() -> int:
     text = os.environ.get("WATCHDOG_USEC", "0")
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise NotifyError(f"WATCHDOG_USEC is {text[:40]!r}, which is no number of microseconds: was it set by hand?")
-    return int(text) * 1000 // 2
+    interval_ns = int(text) * 1000
+    if 0 < interval_ns < WATCHDOG_LEAST_NS:
+        raise NotifyError(
+            f"WatchdogSec is {interval_ns / 1e9:g} s: main pings at half of that, and a loaded machine may hold it up "
+            f"longer; set WatchdogSec={WATCHDOG_LEAST_NS // 10**9} or more in the unit (10 as shipped)"
+        )
+    return interval_ns // 2

@@ -44,10 +44,10 @@ def test_what_is_said_at_each_turn_of_life(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_watchdog_is_pinged_at_half_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WATCHDOG_USEC", "2000")
+    monkeypatch.setenv("WATCHDOG_USEC", "2000000")
     said: list[str] = []
     manager = ServiceManager(said.append)
-    for now_ns in (1, 1_000_000, 1_000_001, 1_500_000, 2_000_001):
+    for now_ns in (1, S, S + 1, S + S // 2, 2 * S + 1):
         manager.alive(now_ns)
     assert said == ["WATCHDOG=1"] * 3
 
@@ -106,6 +106,15 @@ def test_a_watchdog_interval_that_is_no_number_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setenv("WATCHDOG_USEC", text)
     with pytest.raises(NotifyError, match="WATCHDOG_USEC"):
         ServiceManager(Systemd())
+
+
+@pytest.mark.parametrize("text", ["1", "999999"])
+def test_a_watchdog_that_a_loaded_machine_would_miss_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", text)
+    with pytest.raises(NotifyError, match=r"WatchdogSec is .* s: .*set WatchdogSec=1 or more"):
+        ServiceManager(Systemd())
+    monkeypatch.setenv("WATCHDOG_USEC", "1000000")
+    ServiceManager(Systemd())
 
 
 def test_a_real_socket_is_reached_or_the_missing_library_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

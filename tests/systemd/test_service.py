@@ -29,12 +29,27 @@ def test_ready_comes_after_a_golden_answer(orind: Installed, picture: Any) -> No
 
 
 def test_without_a_golden_answer_it_never_is_ready(orind: Installed, config: dict[str, Any]) -> None:
-    orind.configure({**config, "engine": {**config["engine"], "ready_timeout_s": 0.01}})
-    orind.drop_in("start", "[Service]\nTimeoutStartSec=4\nRestart=no\n")
-    with pytest.raises(MachineError, match="timeout"):
-        orind.systemctl("start", UNIT)
-    assert orind.show("Result") == "timeout"
+    orind.configure({**config, "engine": {**config["engine"], "ready_timeout_s": 0.01, "restart_budget": 1}})
+    orind.systemctl("start", "--no-block", UNIT)
+    orind.wait_for(lambda s: s["state"] == "failed", "no engine")
+    assert orind.show("ActiveState") == "activating"
+    orind.systemctl("stop", UNIT)
     assert "Started orind.service" not in orind.journal()
+
+
+@pytest.mark.parametrize(("setting", "code", "said"), [
+    ("TimeoutStopSec=24", "78", "stop.drain_timeout_s: 20 s .* TimeoutStopSec=24 of /run/.*/short.conf"),
+    ("TimeoutStartSec=119", "78", "engine.ready_timeout_s: 60 s .* TimeoutStartSec=119 of /run/.*/short.conf"),
+    ("WatchdogSec=500ms", "69", "WatchdogSec is 0.5 s: .*set WatchdogSec=1 or more in the unit"),
+])
+def test_a_time_out_of_the_unit_that_cuts_off_ours_is_refused_with_both(
+    orind: Installed, setting: str, code: str, said: str
+) -> None:
+    orind.drop_in("short", f"[Service]\n{setting}\n")
+    with pytest.raises(MachineError, match="exited with error code"):
+        orind.systemctl("start", UNIT)
+    assert orind.show("ExecMainStatus") == code
+    assert re.search(said, orind.journal())
 
 
 def test_reload_returns_when_the_new_generation_serves(orind: Installed, config: dict[str, Any]) -> None:

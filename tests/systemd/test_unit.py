@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from orind.daemon.config import Config
 from orind.ipc.gate import BACKLOG
 
 SYSTEMD = Path(__file__).parents[2] / "systemd"
@@ -46,11 +45,8 @@ def test_setting_that_would_break_the_daemon_is_absent(unit: dict[str, list[str]
     assert key not in unit
 
 
-def test_times_leave_room(unit: dict[str, list[str]]) -> None:
-    drain_s = Config.model_json_schema()["$defs"]["Stop"]["properties"]["drain_timeout_s"]["maximum"]
-    assert int(unit["TimeoutStopSec"][0]) >= drain_s + 10
+def test_the_watchdog_leaves_room(unit: dict[str, list[str]]) -> None:
     assert 5 <= int(unit["WatchdogSec"][0]) <= 30
-    assert int(unit["TimeoutStartSec"][0]) >= 60
 
 
 def test_clocks_are_writable_and_missing_paths_forgiven(unit: dict[str, list[str]]) -> None:
