@@ -19,7 +19,9 @@ CONTEXT_BYTES = 200 * MIB  # of a CUDA context: NVIDIA gives no figure, 150 to 3
 def of_pair(candidate: Candidate) -> tuple[int, int]:
     """Bytes of one engine, and of the results that main shares with both."""
     engine, plans = candidate.config.engine, candidate.plans
-    own = ENGINE_BYTES + (CONTEXT_BYTES if engine.device == "cuda" else 0) + sum(plan.engine_bytes for plan in plans)
+    reserve = candidate.config.memory.emergency_reserve_mib * MIB  # on a CPU it costs nothing until it is used
+    own = ENGINE_BYTES + sum(plan.engine_bytes for plan in plans)
+    own += CONTEXT_BYTES + reserve if engine.device == "cuda" else 0
     layout = ResultLayout.over(plans)
     return own, ENGINES * ResultArea.size_of(engine.queue_depth, layout.frames, layout.rows_max, layout.row_width)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import errno
 import json
 import logging
 import os
@@ -12,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+import xml.dom.minidom
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from orind.ipc import picture_files
 from orind.ipc.control import ControlServer, Request
 from orind.ipc.lock import InstanceLock
 from orind.kernels.plan.file import write_plan
+from orind.kernels.plan.replacement import NotWritten
 from orind.kernels.pre import jpeg
 from orind.power.sysfs import Sysfs
 
@@ -119,6 +122,28 @@ def test_status_for_a_person(tmp_path: Path, capsys: Captured) -> None:
     )
     assert "model    m: ok 6  error 1\n" in out and "model    n: no frames yet\n" in out
     assert "power    21.5 of 30.0 W, junction unreadable C, GPU 600 of at most 612 MHz\nboard    Orin <x>" in out
+
+
+def test_status_draws_the_memory_of_the_engines(tmp_path: Path, capsys: Captured) -> None:
+    status, picture = with_latency(made_status()), tmp_path / "map.svg"
+    assert with_daemon(tmp_path, status, "status", "--memory-map", str(picture))[0] == 0
+    drawn = xml.dom.minidom.parse(str(picture))
+    assert drawn.documentElement.tagName == "svg" and "emergency reserve, 8.0 MiB" in picture.read_text()
+    assert "         memory 3.0 MiB of 64.0 MiB used in 3 blocks, 53.0 MiB free" in (out := capsys.readouterr().out)
+    assert "process  main (pid 5): 30.0 MiB private, 40 descriptors, 3 threads; grows: threads\n" in out
+    assert cli.main(["status", "--memory-map", str(tmp_path / "none" / "map.svg")]) == 1
+    assert capsys.readouterr().err.startswith(f"status --memory-map {tmp_path}/none/map.svg: No such file or directory")
+
+
+def test_a_map_that_cannot_be_written_after_all(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise NotWritten(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("orind.daemon.status_command.replacing", refuse)
+    assert with_daemon(tmp_path, with_latency(made_status()), "status", "--memory-map", str(tmp_path / "m.svg"))[0] == 1
+    assert "status --memory-map" in (said := capsys.readouterr().err) and "No space left on device" in said
 
 
 def test_status_as_json_and_unfit_to_serve(tmp_path: Path, capsys: Captured) -> None:
