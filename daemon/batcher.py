@@ -35,7 +35,8 @@ SINGLE = Rule(1, 0)
 class Facts(NamedTuple):
     """What the decision depends on. `deadlines_ns`: of the queued frames, in the order in which they would be taken.
 
-    `recent_ns`: how long the model's last batch took, 0 before there was one.
+    `recent_ns`: how long the model's last batch took, 0 before there was one. `backlog_ns`: until the engine is through
+    with what it has.
     """
 
     queued: int
@@ -47,6 +48,7 @@ class Facts(NamedTuple):
     batch_max: int
     earliest_start_ns: int
     recent_ns: int = 0
+    backlog_ns: int = 0
 
 
 class Go(NamedTuple):
@@ -68,6 +70,8 @@ BELIEVED_NS = 1_000_000_000
 WAKE_NS = 2_000_000
 """A turn that is due comes up to a millisecond late, since the poller rounds up, and reads all sockets before it starts
 anything: who waits up to the last moment has missed it."""
+FAR_SLOWER = 8
+"""Times the usual: no clock, no load of the machine explains that for long."""
 BATCH_GAIN = 0.9
 """Below this share of the smallest batch's time for a frame a larger batch counts as faster, not as noise."""
 
@@ -97,10 +101,18 @@ class ServiceTimes:
 
     _known: dict[tuple[str, int, int], Measured] = field(default_factory=dict)
     _recent_ns: dict[str, int] = field(default_factory=dict)
+    _usual: dict[tuple[str, int, int], float] = field(default_factory=dict)
 
-    def learn(self, model: str, size: int, clock_hz: int, took_ns: int, now_ns: int) -> None:
+    def learn(self, model: str, size: int, clock_hz: int, took_ns: int, now_ns: int) -> bool:
+        """Whether it took far longer than usual. What is usual changes slowly, what is predicted follows at once."""
         self._recent_ns[model] = took_ns
         key = (model, size, clock_hz)
+        usual = self._usual.get(key, took_ns)
+        self._usual[key] = usual + (took_ns - usual) / 64
+        self._note(key, took_ns, now_ns)
+        return took_ns > FAR_SLOWER * usual
+
+    def _note(self, key: tuple[str, int, int], took_ns: int, now_ns: int) -> None:
         known = self._known.get(key)
         if known is None or now_ns - known.at_ns > BELIEVED_NS:
             self._known[key] = Measured(float(took_ns), took_ns / 8, now_ns)
@@ -168,7 +180,8 @@ def decide(rule: Rule, facts: Facts, predicted_ns: dict[int, int], now_ns: int) 
     wanted = min(facts.queued, largest)
     enough = _enough(rule, facts)
     if wanted < largest and not enough:
-        latest, window_ns = min(facts.deadlines_ns[:wanted]) - predicted_ns[largest] - WAKE_NS, window_of(rule, facts)
+        needed_ns, window_ns = facts.backlog_ns + predicted_ns[largest] + WAKE_NS, window_of(rule, facts)
+        latest = min(facts.deadlines_ns[:wanted]) - needed_ns
         if window_ns is not None and facts.first_ns + window_ns <= latest:
             latest = facts.first_ns + window_ns
         elif not predicted_ns[largest]:
@@ -201,17 +214,18 @@ def _fitting_size(facts: Facts, predicted_ns: dict[int, int], wanted: int, now_n
     size = min(holding) if holding else max(facts.sizes)
     while size > facts.sizes[0]:
         tightest = min(facts.deadlines_ns[: min(size, wanted)])
-        if now_ns + predicted_ns[size] <= tightest:
+        if now_ns + facts.backlog_ns + predicted_ns[size] <= tightest:
             break
         size = max(s for s in facts.sizes if s < size)
     return size
 
 
-def too_late(deadline_ns: int, predicted_ns: int, now_ns: int) -> str:
-    """Why a frame cannot be answered in time, or '' when it can."""
+def too_late(deadline_ns: int, predicted_ns: int, backlog_ns: int, now_ns: int) -> str:
+    """Why a frame cannot be answered in time, or '' when it can. backlog_ns: what the engine has before it."""
     left = deadline_ns - now_ns
     if left <= 0:
         return f"deadline passed {-left / 1e6:.1f} ms before it could be started"
-    if predicted_ns > left:
-        return f"needs about {predicted_ns / 1e6:.1f} ms, {left / 1e6:.1f} ms are left"
+    if predicted_ns and backlog_ns + predicted_ns > left:
+        behind = f" behind {backlog_ns / 1e6:.1f} ms of other frames" if backlog_ns else ""
+        return f"needs about {predicted_ns / 1e6:.1f} ms{behind}, {left / 1e6:.1f} ms are left"
     return ""

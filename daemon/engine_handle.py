@@ -22,6 +22,7 @@ from ..ipc.errors import ChannelError
 from ..ipc.results import ResultArea
 from ..ipc.slots import SlotRing
 from .answers import Labels
+from .batcher import ServiceTimes
 from .config import Config
 from .nursery_client import Child, NurseryClient
 from .plans import ServedPlan
@@ -65,6 +66,7 @@ class Batch:
     size: int
     area: int
     frames: list[Trigger]
+    far_slower: bool = False  # than such batches usually are, as was seen when it was answered
 
 
 class EngineHandle:
@@ -151,6 +153,12 @@ class EngineHandle:
         self._busy_ns += max(0, now_ns - self.running_since_ns)
         self.running_since_ns = now_ns if self.in_flight else 0
         return batch
+
+    def backlog_ns(self, times: ServiceTimes, clock_hz: int, now_ns: int) -> int:
+        """Until it is probably through with what it has; 0 where that is not known, or it is overdue."""
+        each = [times.believed(b.plan.model, b.size, clock_hz, now_ns) for b in self.in_flight.values()]
+        running_ns = now_ns - self.running_since_ns
+        return max(0, each[0] - running_ns) + sum(each[1:]) if each else 0
 
     def take_busy_ns(self) -> int:
         """ns that it has worked since the last call."""

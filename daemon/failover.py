@@ -102,7 +102,8 @@ class Failover:
         return self.lost(epoch, Fault.WRONG, f"wrong golden answer: {text}", now_ns)
 
     def served(self, epoch: int, late: bool, now_ns: int) -> list[Action]:
-        """It has answered a batch; `late`: after the deadline of a frame that was handed over in good time.
+        """It has answered a batch; `late`: after the deadline of a frame that it was given in good time, or far slower
+        than usual.
 
         Slow costs a restart, so it is acted on only where a standby is ready and the engine was in time before (else
         it is the load, and the next engine would be no better), within the budget, and once in its window.
@@ -117,7 +118,8 @@ class Failover:
         if not slow or not self.standby_ready(now_ns) or now_ns < self._slow_after_ns or self._at_its_end(now_ns):
             return []
         self._slow_after_ns = now_ns + self.rules.restart_window_ns
-        return self.lost(epoch, Fault.SLOW, f"{engine.late} batches in a row answered after their deadline", now_ns)
+        reason = f"{engine.late} batches in a row answered late or far slower than usual"
+        return self.lost(epoch, Fault.SLOW, reason, now_ns)
 
     def wear(self, epoch: int, reason: str) -> None:
         """It works, but a new one would do better: its memory is fragmented. See `_renew`."""

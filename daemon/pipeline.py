@@ -101,23 +101,21 @@ class Pipeline:
             return
         self.relief.admitted(frame)
         self._ring.view(frame.slot)[: frame.length] = raw.payload
+        frame.queued_ns = now_ns
         if frame.encoding == "jpeg":
             self._decoders.submit(frame, now_ns)
         else:
-            self._admit(frame, now_ns)
+            self._queue(frame, now_ns)
 
     def decoded(self, frame: Trigger, now_ns: int) -> None:
         """A decode worker has replaced the JPEG in the frame's slot by planes. A reload may have come in between."""
         self._ledger.stages["decode"].add(now_ns - frame.received_ns)
+        frame.queued_ns = now_ns
         if self._readmitted(frame, now_ns):
-            self._admit(frame, now_ns)
+            self._queue(frame, now_ns)
 
     def undecodable(self, frame: Trigger, outcome: str, code: str, text: str, now_ns: int) -> None:
         self._finish(frame, outcome, code, text, now_ns)
-
-    def _admit(self, frame: Trigger, now_ns: int) -> None:
-        frame.queued_ns = now_ns
-        self._queue(frame, now_ns)
 
     def _readmitted(self, frame: Trigger, now_ns: int) -> bool:
         """Whether the configuration that holds now can serve the frame; if not, it is answered."""
@@ -173,6 +171,7 @@ class Pipeline:
             batch_max=self.batch_max,
             earliest_start_ns=self._earliest_start_ns,
             recent_ns=self.times.recent_ns(model),
+            backlog_ns=engine.backlog_ns(self.times, self.clock_hz, now_ns),
         )
         predicted = {size: self.times.predict(model, size, self.clock_hz) for size in sizes}
         return batcher.decide(self.relief.rule(self.serving.rule), facts, predicted, now_ns)
@@ -187,9 +186,11 @@ class Pipeline:
 
     def _expire(self, now_ns: int) -> None:
         """Answer the frames that can no longer be served in time, before anything is started for them."""
-        plans, believed, late = self.serving.plans, self.times.believed, batcher.too_late
-        least_ns = {name: believed(name, plan.sizes[0], self.clock_hz, now_ns) for name, plan in plans.items()}
-        for frame, reason in self.queues.take_late(lambda f: late(f.deadline_ns, least_ns[f.model], now_ns)):
+        plans, believed, hz = self.serving.plans, self.times.believed, self.clock_hz
+        least_ns = {name: believed(name, plan.sizes[0], hz, now_ns) for name, plan in plans.items()}
+        backlog_ns = self.active.backlog_ns(self.times, hz, now_ns) if self.active is not None else 0
+        late = self.queues.take_late(lambda f: batcher.too_late(f.deadline_ns, least_ns[f.model], backlog_ns, now_ns))
+        for frame, reason in late:
             self._give_up(frame, "expired", "too_late", reason, now_ns)
 
     # -- answer -> sinks -----------------------------------------------------------------------------------------
@@ -197,7 +198,8 @@ class Pipeline:
     def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None:
         """An engine has returned a batch: every frame of it gets its outcome."""
         times = self._times_on.setdefault(engine.device, batcher.ServiceTimes())
-        times.learn(batch.plan.model, batch.size, self.clock_hz, answer.t_end_ns - answer.t_start_ns, now_ns)
+        took_ns = answer.t_end_ns - answer.t_start_ns
+        batch.far_slower = times.learn(batch.plan.model, batch.size, self.clock_hz, took_ns, now_ns)
         stages = self._ledger.stages
         for position, (frame, status) in enumerate(zip(batch.frames, answer.frames, strict=True)):
             stages["preprocess"].add(answer.t_pre_ns - answer.t_start_ns)
@@ -249,10 +251,7 @@ class Pipeline:
         self.relief.configure(serving.relief)
         self._ledger.keep_models(serving.plans)
         for frame in filter(lambda f: self._readmitted(f, now_ns), self.queues.take_all()):
-            if frame.replayed:
-                self.queues.retry.append(frame)
-            else:
-                self._queue(frame, now_ns)
+            self.queues.retry.append(frame) if frame.replayed else self._queue(frame, now_ns)
 
     def drop_all(self, batches: list[Batch], text: str, now_ns: int) -> None:
         """Answer every frame that still has no outcome: those in `batches`, being decoded, and waiting."""

@@ -122,15 +122,14 @@ def processes(main: int) -> Iterable[Process]:
         pid = waiting.pop()
         waiting += parents[pid]
         try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
             pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
             fds, threads = (len(list(Path(f"/proc/{pid}/{what}").iterdir())) for what in ("fd", "task"))
         except OSError:
             continue
-        module = next((w.decode() for w in words if w.startswith(b"orind.daemon.")), "")
-        role = "main" if pid == main else module.rpartition(".")[2]
-        if role:
-            yield Process(pid, role, pages * PAGE_KIB, fds, threads)
+        # what the nursery forks names itself; it and main are Python
+        role = "main" if pid == main else name.removeprefix("orind-") if name.startswith("orind-") else "nursery"
+        yield Process(pid, role, pages * PAGE_KIB, fds, threads)
 
 
 # -- judgement ---------------------------------------------------------------------------------------------------

@@ -88,7 +88,18 @@ def test_waiting_ends_early_enough_for_a_turn_that_comes_late() -> None:
     only, deadline = (4,), NOW + 300 * MS
     waiting = decide(FIXED, facts(1, deadlines=(deadline,), sizes=only), PREDICTED, NOW)
     assert isinstance(waiting, Wait)
-    assert too_late(deadline, PREDICTED[4], waiting.until_ns + MS) == ""
+    assert too_late(deadline, PREDICTED[4], 0, waiting.until_ns + MS) == ""
+
+
+def test_what_the_engine_has_counts_before_every_deadline() -> None:
+    deadline = NOW + 100 * MS
+    waiting = facts(1, deadlines=(deadline,), in_flight=1)._replace(backlog_ns=30 * MS)
+    assert decide(FIXED, waiting, PREDICTED, NOW) == Wait(
+        deadline - 30 * MS - PREDICTED[4] - WAKE_NS, "waiting for 3 more frames"
+    )
+    full = facts(8, deadlines=(NOW + 45 * MS,) + (FAR,) * 7, in_flight=1)
+    assert decide(WINDOW, full._replace(backlog_ns=5 * MS), PREDICTED, NOW) == Go(8, 8, "batch is full")
+    assert decide(WINDOW, full._replace(backlog_ns=6 * MS), PREDICTED, NOW).take == 4  # type: ignore[union-attr]
 
 
 def test_size_one_never_waits() -> None:
@@ -270,8 +281,22 @@ def test_what_a_frame_takes_is_its_share_of_the_best_batch_measured() -> None:
     assert not times.batches_pay("n", (1, 4), 0), "a tenth is noise"
 
 
+def test_far_slower_than_usual_is_seen_at_once_and_for_long_but_no_hiccup_of_the_clock() -> None:
+    times = ServiceTimes()
+    assert not times.learn("m", 1, 0, 10 * MS, NOW)
+    for n in range(50):
+        assert not times.learn("m", 1, 0, (8 + n % 20) * MS, NOW + n)
+    assert not times.learn("m", 1, 0, 60 * MS, NOW + 100), "a slow clock"
+    assert all(times.learn("m", 1, 0, 300 * MS, NOW + 200 + n) for n in range(5))
+    assert not times.learn("m", 4, 0, 300 * MS, NOW + 300), "nothing is usual for a size that is new"
+
+
 def test_too_late_says_why() -> None:
-    assert too_late(NOW + 10 * MS, 10 * MS, NOW) == ""
-    assert too_late(NOW + 10 * MS, 10 * MS + 1, NOW) == "needs about 10.0 ms, 10.0 ms are left"
-    assert too_late(NOW, 0, NOW) == "deadline passed 0.0 ms before it could be started"
-    assert too_late(NOW - 5 * MS, 0, NOW) == "deadline passed 5.0 ms before it could be started"
+    assert too_late(NOW + 10 * MS, 10 * MS, 0, NOW) == ""
+    assert too_late(NOW + 10 * MS, 10 * MS + 1, 0, NOW) == "needs about 10.0 ms, 10.0 ms are left"
+    assert too_late(NOW, 0, 0, NOW) == "deadline passed 0.0 ms before it could be started"
+    assert too_late(NOW - 5 * MS, 0, 0, NOW) == "deadline passed 5.0 ms before it could be started"
+    behind = "needs about 10.0 ms behind 5.0 ms of other frames, 12.0 ms are left"
+    assert too_late(NOW + 12 * MS, 10 * MS, 5 * MS, NOW) == behind
+    assert too_late(NOW + 15 * MS, 10 * MS, 5 * MS, NOW) == ""
+    assert too_late(NOW + 1, 0, 5 * MS, NOW) == "", "of a model that was not measured lately nothing is refused"

@@ -181,6 +181,26 @@ def test_what_would_come_too_late_is_not_started(line: Line) -> None:
     assert "needs about 137.5 ms, 130.0 ms are left" in line.published[1]["reason"]
 
 
+def test_what_would_come_too_late_behind_a_running_batch_is_not_started(line: Line) -> None:
+    """Else the engine works for nothing, and is blamed for being slow when it is only busy."""
+    engine = line.engine()
+    line.give(1)
+    line.pipeline.dispatch(line.now)
+    line.serve(took_ns=40 * MS)  # predicted from now on: 55 ms
+    line.give(2)
+    line.pipeline.dispatch(line.now)
+    line.now += 20 * MS
+    line.give(3, deadline_ms=85)
+    line.give(4, deadline_ms=95)
+    line.pipeline.dispatch(line.now)
+    assert line.outcomes()[1:] == [(3, "expired")] and [len(o.frames) for o in engine.hear()] == [1, 1]
+    assert "needs about 55.0 ms behind 35.0 ms of other frames, 85.0 ms are left" in line.published[1]["reason"]
+    line.now += 400 * MS
+    line.give(5, deadline_ms=120)
+    line.pipeline.dispatch(line.now)
+    assert len(line.published) == 2, "a batch that is overdue says nothing of when it ends, and refuses nothing"
+
+
 def test_one_slow_batch_does_not_refuse_frames_for_ever(line: Line) -> None:
     engine = line.engine()
     line.give(1)

@@ -266,6 +266,17 @@ def test_overload_without_anything_to_leave_out_is_told_once_and_in_health(
     line.close()
 
 
+def test_under_overload_the_engine_works_for_frames_that_are_answered_in_time(no_fd_leak: None) -> None:
+    """Frames that wait all come near their deadline: those that would be late behind others must not be started."""
+    line = Line(cameras={"sorter": {"model": "m", "deadline_ms": 300}}, degradation=RULES, slots=64)
+    line.engine()
+    drive(line, 10, {"sorter": 50}, 40 * MS)
+    assert line.ledger.outcomes["ok"] >= 0.9 * 10 * 25, "25 a second are what the engine can do"
+    assert line.ledger.reasons["late_answer"] <= 5
+    line.check()
+    line.close()
+
+
 def test_a_camera_with_a_wrong_clock_is_no_overload(line: Line) -> None:
     line.engine()
     for seq in range(300):
