@@ -8,6 +8,7 @@ import signal
 import tempfile
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import hostile
 import pytest
 from hostile import Frame, Told
 
+from orind.ipc.answer import Result
 from orind.ipc.client import Subscriber
 
 PIXELS = harness.identity_tensor(4)
@@ -253,3 +255,56 @@ def test_a_monstrous_message_costs_only_its_sender(
         dealer.send(*hostile.message("line1", large, 2, time.monotonic_ns()))
         assert [r.outcome for r in dealer.receive(1)] == ["rejected"], "above the slot, below the limit"
     assert books()["frames"]["received"] == before + 1
+
+
+def test_held_results_while_the_engine_stands_still_and_none_when_it_is_back() -> None:
+    """From overload to the last level and back, as a client, the status, health and metrics see it."""
+    path = Path(tempfile.mkdtemp(prefix="orind-"))
+    config = {
+        "models": {"m": {"plan": str(harness.identity_plan(4))}},
+        "cameras": {
+            "counter": {"model": "m", "deadline_ms": 300, "degraded": "held", "held_age_max_ms": 60_000},
+            "sorter": {"model": "m", "deadline_ms": 300},
+        },
+        "degradation": {"enter_after_ms": 100, "leave_after_s": 1},
+        "http": {"port": 0},
+    }
+    with harness.Service(path, config) as service, service.client("counter") as counter:
+        counter.send(PIXELS, "tensor", trigger="first", deadline_ms=300)
+        [first] = counter.wait_all(20)
+        assert first.outcome == "ok" and first.held is None
+        active = service.active_pid()
+        harness.os.kill(active, signal.SIGSTOP)
+        try:
+            answers: list[Result] = []
+            with hostile.Dealer(service.endpoint) as dealer:
+                for n in range(160):  # in 4 s, below the batch watchdog
+                    for camera in ("counter", "sorter"):
+                        dealer.send(*hostile.message(camera, FRAME, n, time.monotonic_ns()))
+                    answers += dealer.receive(100, 0.025)
+                    if any(r.outcome == "degraded" for r in answers):
+                        break
+            status, shown, tries = service.status(), False, 0
+            while not shown and tries < 20:
+                tries += 1
+                time.sleep(0.05)
+                with urllib.request.urlopen(f"{status['http']}/metrics", timeout=10) as page:
+                    shown = b"\norind_degradation_level 3.0\n" in page.read()
+        finally:
+            harness.os.kill(active, signal.SIGCONT)
+        held = [r for r in answers if r.outcome == "degraded"]
+        assert held and {r.camera for r in held} == {"counter"} and not any(r.ok for r in held)
+        assert held[0].held is not None and held[0].held["trigger"] == "first" and held[0].held["age_ms"] > 0
+        assert held[0].tensor is not None and first.tensor is not None
+        assert held[0].tensor.tolist() == first.tensor.tolist()
+        assert status["degradation"]["level"] == 3 and status["health"]["ok"]
+        assert any("overload, level 3" in r or "nothing more to leave out" in r for r in status["health"]["reasons"])
+        assert shown, "the page of the metrics is written four times a second"
+        calm = service.wait_for(lambda s: s["degradation"]["level"] == 0, "end of the degradation", SETTLE_S)
+        counter.send(PIXELS, "tensor")
+        assert [r.outcome for r in counter.wait_all(20)] == ["ok"]
+        assert harness.account_gap(calm) == 0 and "overload" not in " ".join(calm["health"]["reasons"])
+        text = service.log(200)
+        assert "degradation: level 3, held results" in text and "level 1 is skipped: no camera is optional" in text
+        assert "degradation: level 0, nothing is left out" in text
+    shutil.rmtree(path)
