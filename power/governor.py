@@ -55,6 +55,8 @@ class Governor:
         self._clocks_hz: tuple[int, ...] = ()
         self._last_ns: int | None = None
         self._last_tj_c = policy.tj_warn_mc / 1000
+        # below the cap at the last look: the kernel's own clock governor (idle, light load) or heat
+        self._below_hz: int | None = None
         self._over_since_ns: int | None = None
         self._over = False
         self._calm_since_ns: int | None = None
@@ -72,7 +74,7 @@ class Governor:
         lasted_ns = 0 if self._last_ns is None else max(now_ns - self._last_ns, 0)
         self._last_ns = now_ns
         tj_c = self._hottest_c(seen)
-        self._observer.note(lasted_ns, cap_hz, busy, tj_c)
+        self._observer.note(lasted_ns, self._spent_hz(seen.gpu_hz, cap_hz), busy, tj_c)
         hot = self._trust.judge(seen, busy, self._observer.expected_mw(), now_ns)
         if hot is None and seen.board_mw is not None:
             self._observer.learn(seen.board_mw, lasted_ns)
@@ -100,6 +102,13 @@ class Governor:
             gain=self._observer.gain,
             hot=hot,
         )
+
+    def _spent_hz(self, gpu_hz: int | None, cap_hz: int) -> int:
+        """The clock of the busy part of the last interval. The kernel lowers it in idle and is late to come back: then
+        it began where the last look found it. If it began at the cap, its end says nothing: work may be over."""
+        began, now = self._below_hz, cap_hz if gpu_hz is None else min(gpu_hz, cap_hz)
+        self._below_hz = now if now < cap_hz else None
+        return cap_hz if began is None else (min(began, cap_hz) + now) // 2
 
     def _hottest_c(self, seen: Readings) -> float:
         """The junction or any zone above it; the last known while nothing is readable (trust decides what follows)."""

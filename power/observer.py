@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from .model import PowerModel
 from .window import SlidingMean
 
-# Per 100 ms of time. The bias follows in 1 s (ten ticks), the gain in about 3 s of load; both well above the 430 ms
+# The bias follows in 2 s, the gain in about 3 s of load; both well above the 430 ms
 # window, so that they average over it and do not chase quantisation (380 mW on a 19 V rail of AGX Orin).
-_BIAS_RATE_PER_S = 1.0
+_BIAS_RATE_PER_S = 0.5
 _GAIN_RATE_PER_S = 0.3
 _GAIN_LOW, _GAIN_HIGH = 0.5, 2.0
 # "excited": the model's dynamic power is more than this share of full load; below, the gain is not observable

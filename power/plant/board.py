@@ -1,7 +1,7 @@
-"""A simulated board as files: takes the cap that someone wrote, advances the physics, shows the sensors.
+"""A simulated board as files: takes the caps that someone wrote, advances the physics, shows the sensors.
 
 Used by runner.py in real time and by tests in simulated time. Invariants: every value appears whole (written beside and
-renamed), the clock obeys max_freq and min_freq as devfreq does (max wins, off-table values round down), and nothing but
+renamed), clocks obey max and min as devfreq and cpufreq do (max wins, off-table values round down), and nothing but
 these files connects the plant with the daemon.
 """
 
@@ -11,61 +11,122 @@ from pathlib import Path
 
 from ..errors import SysfsError
 from ..sysfs import Sysfs
+from .faults import Faults
+from .kernel import Kernel
 from .model import PlantModel
-from .simulated import RAILS
-from .tree import DEVFREQ, GATED, GPU, GPU_TABLE_HZ, ZONES, build_tree, rail_files, zone_file
+from .modules import AGX_ORIN, GATED, JETPACKS, ZONES, JetPack, Module
+from .tree import Layout, build_tree, write_hwmons
+
+_STEP_S = 0.05
 
 
 class PlantBoard:
-    """The tree below `root` and a PlantModel; `advance` is one step of both."""
+    """The tree below `root`, a PlantModel and the kernel between them; `advance` is one step of all. `model` must be
+    that of `module` (its constants)."""
 
-    def __init__(self, root: Path, model: PlantModel) -> None:
-        build_tree(root)
+    def __init__(self, root: Path, model: PlantModel, module: Module = AGX_ORIN,
+                 jetpack: JetPack = JETPACKS["6"]) -> None:
+        self.layout = Layout(module, jetpack, jetpack.hwmon)
+        build_tree(root, self.layout)
         self.root = root
         self.model = model
+        self.faults = Faults()
+        c = model.constants
+        self.kernel = Kernel(module.gpu_table_hz, c.oc_from_w, c.oc_limit_w, c.oc_at_limit_hz)
         self._sysfs = Sysfs(root)
         self._shown: dict[str, str] = {}
-        self._cap_hz = GPU_TABLE_HZ[-1]
-        self._rail_files = rail_files()
+        self._cap_hz = module.gpu_table_hz[-1]
+        self._cpu_khz = module.cpu_table_khz[-1]
+        self._elapsed_s = 0.0
         self._show(0.0)
 
     def gpu_hz(self) -> int:
-        """The clock under load: max_freq, rounded to the table and written back if it was off it."""
+        """The cap: max_freq, rounded to the table and written back if it was off it."""
+        table, path = self.layout.module.gpu_table_hz, self.layout.max_freq
         try:
-            wanted = self._sysfs.read_int(f"{DEVFREQ}/max_freq")
+            wanted = self._sysfs.read_int(path)
         except SysfsError:
             # a writer is between truncating and writing: the old cap still holds
             return self._cap_hz
-        step = max((hz for hz in GPU_TABLE_HZ if hz <= wanted), default=GPU_TABLE_HZ[0])
+        step = max((hz for hz in table if hz <= wanted), default=table[0])
+        if self.faults.refuse_writes:
+            step = self._cap_hz
         if step != wanted:
-            self._sysfs.write_int(f"{DEVFREQ}/max_freq", step)
+            self._sysfs.write_int(path, step)
         self._cap_hz = step
         return step
 
+    def cpu_khz(self) -> int:
+        """The lowest cap of the CPU clusters, rounded to the table."""
+        table = self.layout.module.cpu_table_khz
+        try:
+            wanted = min(self._sysfs.read_int(f"{policy}/scaling_max_freq") for policy in self.layout.cpu_policies())
+        except SysfsError:
+            return self._cpu_khz
+        self._cpu_khz = max((khz for khz in table if khz <= wanted), default=table[0])
+        return self._cpu_khz
+
     def advance(self, dt_s: float, busy: float) -> float:
         """Run for dt_s with the GPU busy for a share of it; returns the true mean board power in W."""
-        power = self.model.step(dt_s, self.gpu_hz() / 1e6, busy)
+        cap, cpu_cap, low = self.gpu_hz(), self.cpu_khz(), self._min_hz()
+        energy, left = 0.0, dt_s
+        while left > 1e-9:
+            step = min(left, _STEP_S)
+            clock = self.kernel.step(step, cap, low, busy)
+            cpu = self.kernel.cpu_khz(self.layout.module.cpu_table_khz, cpu_cap)
+            energy += self.model.step(step, clock / 1e6, busy, cpu / 1e3) * step
+            self.kernel.after(step, self.model.temperature_c("tj"), self.model.board_w)
+            self.model.off = self.kernel.shut_down
+            left -= step
+        self._elapsed_s += dt_s
         self._show(busy)
-        return power
+        return energy / dt_s
+
+    def renumber_hwmons(self) -> None:
+        """A driver was loaded anew: every hwmon has another number."""
+        old = self.layout
+        self.layout = Layout(old.module, old.jetpack, old.hwmon + 7)
+        write_hwmons(self.root, self.layout)
+        self._shown.clear()
+        self._show(0.0)
+
+    def reset_mode(self, mode_id: int, gpu_max_hz: int | None) -> None:
+        """What a restart of nvpmodel.service does behind everybody's back: the mode's cap, whatever was set."""
+        module = self.layout.module
+        self._sysfs.write_int(self.layout.max_freq, gpu_max_hz or module.gpu_table_hz[-1])
+        (self.root / "var/lib/nvpmodel/status").write_text(f"pmode:{mode_id:04d} fmode:{module.fan_profile}\n")
+
+    def _min_hz(self) -> int:
+        try:
+            return self._sysfs.read_int(f"{self.layout.devfreq}/min_freq")
+        except SysfsError:
+            return self.layout.module.gpu_table_hz[0]
 
     def _show(self, busy: float) -> None:
         """Write what has changed."""
-        try:
-            low = min(self._sysfs.read_int(f"{DEVFREQ}/min_freq"), self._cap_hz)
-        except SysfsError:
-            low = GPU_TABLE_HZ[0]
-        clock = self._cap_hz if busy > 0.0 else low
-        self._put(f"{DEVFREQ}/cur_freq", clock)
-        self._put(f"{DEVFREQ}/target_freq", clock)
-        self._put(f"{GPU}/load", round(busy * 1000))
+        layout = self.layout
+        self._put(f"{layout.devfreq}/cur_freq", self.kernel.cur_hz)
+        self._put(f"{layout.devfreq}/target_freq", self.kernel.cur_hz)
+        self._put(f"{layout.gpu}/load", round(busy * 1000))
         for zone in ZONES:
             if zone not in GATED:
-                self._put(zone_file(zone), self.model.read_temperature_mc(zone))
-        for label, (volts, amps) in self._rail_files.items():
-            millivolts, milliamps = self.model.read_rail(RAILS[label])
+                self._put_sensor(zone, self.model.read_temperature_mc(zone), layout.zone_file(zone))
+        for label, (volts, amps) in layout.rail_files().items():
+            millivolts, milliamps = self.model.read_rail(label)
             self._put(volts, millivolts)
-            self._put(amps, milliamps)
-        self._put("sys/devices/platform/pwm-fan/hwmon/hwmon0/pwm1", round(self.model.fan_pwm))
+            self._put_sensor(label, milliamps, amps)
+        self._put(f"{layout.hwmon_folder('fan')}/pwm1", round(self.model.fan_pwm))
+        self._put(f"{layout.hwmon_folder('tach')}/rpm", round(self.model.fan_pwm / 255 * layout.module.fan_rpm))
+        self._put(f"{layout.hwmon_folder('oc')}/oc3_event_cnt", self.kernel.oc3_count)
+
+    def _put_sensor(self, name: str, value: int, path: str) -> None:
+        """As the faults let it be seen; a missing one is a file that is not there."""
+        shown = self.faults.shown(name, value, self._elapsed_s)
+        if shown is None:
+            (self.root / path).unlink(missing_ok=True)
+            self._shown.pop(path, None)
+        else:
+            self._put(path, shown)
 
     def _put(self, path: str, value: int) -> None:
         text = f"{value}\n"

@@ -1,122 +1,67 @@
-"""The physics of a simulated AGX Orin 64: power by rail, temperature by zone, and the sensors' own lag and grain.
+"""The physics of a simulated Orin: power by part and rail, temperature by zone, and the sensors' own lag and grain.
 
-Used by board.py (files) and simulated.py (no files). Closed-form exponential steps: exact for inputs that are constant
-within a step, for any step length. Every constant has its source; [I] marks our own inference, [?] an assumption.
-Nothing here was measured by this project on an Orin.
+Used by board.py (files) and simulated.py (no files), which put kernel.py between a cap and the clock. Closed-form
+exponential steps: exact for inputs that are constant within a step, for any step length. Constants: constants.py.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
-from itertools import pairwise
 
 from ..window import SlidingMean
+from .constants import PlantConstants
+from .fan import Fan
 
-
-@dataclass(frozen=True, slots=True)
-class ZoneConstants:
-    """Zone = heat sink + own nodes, driven by board power: R in C/W, tau in s."""
-
-    fast_r: float
-    fast_tau: float
-    slow_r: float
-    slow_tau: float
-
-
-@dataclass(frozen=True, slots=True)
-class PlantConstants:
-    """AGX Orin 64 by default. Powers in W, clocks in MHz."""
-
-    # GPU rail (VDD_GPU_SOC): 3.4 + 37.0 x (f/1300.5)^1.94 x powered TPCs / 8. Reproduces the four published stress
-    # rows, 40.4 (MAXN) 18.4 (50W, 816) 7.6 (30W, 612, 4 TPCs) 5.2 (15W, 408, 3 TPCs), within 7 % (forum 323456) [I]
-    gpu_idle_w: float = 3.4
-    gpu_full_w: float = 37.0
-    gpu_exponent: float = 1.94
-    gpu_top_mhz: float = 1300.5
-    # CPU rail (VDD_CPU_CV): 0.8 + 1.2 x busy cores x (f/2201.6)^2.64. Rows 15.2 / 6.0 / 5.6 / 1.6 W (12 cores at
-    # 2201.6, 12 at 1497.6, 8 at 1728, 4 at 1113.6) within 5 % (same source) [I]
-    cpu_idle_w: float = 0.8
-    cpu_core_w: float = 1.2
-    cpu_exponent: float = 2.64
-    cpu_top_mhz: float = 2201.6
-    # 5 V system rail (memory, IO): idle total of the three rails about 11 W in MAXN (published) less the above [I];
-    # + 2.5 W at full memory traffic [?]
-    system_idle_w: float = 5.6
-    system_full_w: float = 2.5
-    # VDDQ hangs off VIN_SYS_5V0 and is part of it: 1091 mW in an idle tegrastats trace; + 0.8 W with traffic [?]
-    vddq_idle_w: float = 1.09
-    vddq_full_w: float = 0.8
-    # cores kept busy by the system alone, and by serving at full load [?]
-    cores_idle: float = 0.9
-    cores_full: float = 2.7
-    # 1 to 2 % per C is said of leakage; taken on the GPU's dynamic power, which is the harder case [?]
-    leak_per_c: float = 0.012
-    leak_reference_c: float = 60.0
-    # Heat sink: sum 0.25 + 0.4 + 0.35 = 1.0 C/W at full fan: AGX devkit 49-53 W at 69-80 C gives 0.9 to 1.0 C/W;
-    # 3 C/W without fan (facts: suggested plant, 200 s) [I]
-    sink_full_fan_r: float = 0.35
-    sink_no_fan_r: float = 3.0
-    sink_tau: float = 200.0
-    # gpu and cpu instant parts and the others' shape: fit of an Orin Nano trace, 0.25 / 0.07 / 0.04 / 0.01 / 0.11 C/W
-    # within 0.1 to 0.6 s, then 20 to 50 s [I]
-    zones: dict[str, ZoneConstants] = field(default_factory=lambda: {
-        "cpu": ZoneConstants(0.07, 0.1, 0.40, 20.0),
-        "gpu": ZoneConstants(0.25, 0.1, 0.40, 20.0),
-        "soc0": ZoneConstants(0.04, 0.4, 0.45, 43.0),
-        "soc1": ZoneConstants(0.01, 0.6, 0.47, 50.0),
-        "soc2": ZoneConstants(0.11, 0.2, 0.40, 32.0),
-    })
-    # INA3221 with 512 samples: about 430 ms mean; 2 mOhm shunt and 40 uV: 20 mA steps (facts 2.4)
-    window_ms: int = 430
-    # the averaged registers are renewed once per window (datasheet: after the last of the averaged conversions), so a
-    # reading is up to one window old [I]; False: a sliding window, the kinder assumption
-    register_held: bool = True
-    current_step_ma: int = 20
-    gpu_rail_mv: int = 19_000  # 12 to 20 V supply; 19.5 V in traces
-    system_rail_mv: int = 5_000
-    # temperatures come in 1/32 C with 0.12 C idle noise on cpu and gpu, 0.07 C on soc (tegrastats trace) [I]
-    temperature_noise_c: float = 0.1
-    # rail noise per 10 ms, as shares of the rail [?]
-    rail_noise: tuple[float, float, float] = (0.02, 0.03, 0.01)
-    powered_tpcs: int = 8
-
-
-# nvfancontrol "cool" profile of AGX Orin: margin below 105 C -> PWM (nvfancontrol_p3701_0000.conf)
-_FAN = ((0.0, 255.0), (18.0, 255.0), (30.0, 202.0), (45.0, 149.0), (60.0, 88.0), (105.0, 0.0))
-_GROUP_MAX_C = 105.0
+PARTS = ("gpu", "cpu", "soc", "system")
+_OFF_W = 0.1  # a module that has switched itself off: its supervisor [?]
 
 
 class PlantModel:
     """State of one board. Units: s in `step`, W and C inside, mW, mA and milli-degrees in the sensors' methods."""
 
     def __init__(self, constants: PlantConstants | None = None, ambient_c: float = 25.0, seed: int = 0,
-                 fan_works: bool = True) -> None:
-        self.constants = constants or PlantConstants()
+                 fan_works: bool = True, fan_profile: str = "cool") -> None:
+        c = self.constants = constants or PlantConstants()
         self.ambient_c = ambient_c
-        self.fan_works = fan_works
-        self.extra_w = 0.0  # a load that no model knows of, on the 5 V rail
+        self.extra_w = 0.0  # a load that no model knows of, on the system rail
+        self.emc_mhz = c.emc_top_mhz
+        self.off = False
         self._random = random.Random(seed)
-        window_ns = self.constants.window_ms * 1_000_000
-        self._rails = {name: SlidingMean(window_ns) for name in ("gpu", "cpu", "system", "vddq")}
-        self.rails_w = self._power(0.0, self.constants.cpu_top_mhz, 0.0, 45.0)
+        window_ns = c.window_ms * 1_000_000
+        self._means = {part: SlidingMean(window_ns) for part in (*PARTS, "vddq")}
+        self._decays: dict[float, list[tuple[str, float, float]]] = {}
+        self.rails_w = self._power(0.0, c.cpu_top_mhz, 0.0, 45.0)
         self.board_w = self._total()
-        for name, mean in self._rails.items():
-            mean.add(window_ns, self.rails_w[name])
+        for part, mean in self._means.items():
+            mean.add(window_ns, self.rails_w[part])
         self._register_w = dict(self.rails_w)
-        self._register_age_s = self._random.uniform(0.0, self.constants.window_ms / 1000)
+        self._register_age_s = self._random.uniform(0.0, c.window_ms / 1000)
         # begin where idle has settled
-        self.fan_pwm = 88.0
-        self._fan_wait_s = 0.0
+        self.fan = Fan(c.fan[fan_profile], fan_works)
         self._sink_c = self._sink_r() * self.board_w
-        self._fast = {name: zone.fast_r * self.board_w for name, zone in self.constants.zones.items()}
-        self._slow = {name: zone.slow_r * self.board_w for name, zone in self.constants.zones.items()}
+        self._fast = {name: zone.fast_r * self.board_w for name, zone in c.zones.items()}
+        self._slow = {name: zone.slow_r * self.board_w for name, zone in c.zones.items()}
+
+    @property
+    def fan_works(self) -> bool:
+        """Whether the fan turns; setting it to False is the fault."""
+        return self.fan.works
+
+    @fan_works.setter
+    def fan_works(self, works: bool) -> None:
+        self.fan.works = works
+
+    @property
+    def fan_pwm(self) -> float:
+        """0 to 255."""
+        return self.fan.pwm
 
     def temperature_c(self, zone: str) -> float:
         """The true temperature of a zone, or of "tj", the hottest."""
         if zone == "tj":
-            return max(self.temperature_c(name) for name in self._fast)
+            slow = self._slow
+            return self.ambient_c + self._sink_c + max([fast + slow[name] for name, fast in self._fast.items()])
         return self.ambient_c + self._sink_c + self._fast[zone] + self._slow[zone]
 
     def step(self, dt_s: float, gpu_mhz: float, busy: float, cpu_mhz: float | None = None) -> float:
@@ -125,25 +70,28 @@ class PlantModel:
         self.rails_w = self._power(gpu_mhz, cpu_mhz or c.cpu_top_mhz, busy, self.temperature_c("gpu"))
         # white noise: its mean over dt shrinks with the root of dt
         scale = math.sqrt(0.01 / dt_s) if dt_s > 0 else 0.0
-        for name, sigma in zip(("gpu", "cpu", "system"), c.rail_noise, strict=True):
-            self.rails_w[name] *= 1.0 + sigma * scale * self._random.gauss(0.0, 1.0)
-        self.board_w = self._total()
-        for name, mean in self._rails.items():
-            mean.add(round(dt_s * 1e9), self.rails_w[name])
+        for part, sigma in zip(PARTS, c.rail_noise, strict=True):
+            self.rails_w[part] *= 1.0 + sigma * scale * self._random.gauss(0.0, 1.0)
+        board = self.board_w = self._total()
+        lasted_ns = round(dt_s * 1e9)
+        for part, mean in self._means.items():
+            mean.add(lasted_ns, self.rails_w[part])
         self._step_registers(dt_s)
-        self._step_fan(dt_s)
-        self._sink_c = _relax(self._sink_c, self._sink_r() * self.board_w, dt_s, c.sink_tau)
-        for name, zone in c.zones.items():
-            self._fast[name] = _relax(self._fast[name], zone.fast_r * self.board_w, dt_s, zone.fast_tau)
-            self._slow[name] = _relax(self._slow[name], zone.slow_r * self.board_w, dt_s, zone.slow_tau)
-        return self.board_w
+        self.fan.step(dt_s, self.temperature_c("tj"))
+        sink = self._sink_r() * board
+        self._sink_c = sink + (self._sink_c - sink) * math.exp(-dt_s / c.sink_tau)
+        for name, fast_keeps, slow_keeps in self._decays_of(dt_s):
+            zone = c.zones[name]
+            fast, slow = zone.fast_r * board, zone.slow_r * board
+            self._fast[name] = fast + (self._fast[name] - fast) * fast_keeps
+            self._slow[name] = slow + (self._slow[name] - slow) * slow_keeps
+        return board
 
-    def read_rail(self, name: str) -> tuple[int, int]:
+    def read_rail(self, label: str) -> tuple[int, int]:
         """(mV, mA) as the INA3221 shows it: mean over a window, in whole current steps."""
-        c = self.constants
-        millivolts = c.gpu_rail_mv if name in ("gpu", "cpu") else c.system_rail_mv
-        milliamps = self._register_w[name] * 1e6 / millivolts
-        return millivolts, round(milliamps / c.current_step_ma) * c.current_step_ma
+        rail = self.constants.rails[label]
+        milliamps = sum(self._register_w[part] for part in rail.parts) * 1e6 / rail.millivolts
+        return rail.millivolts, round(milliamps / rail.step_ma) * rail.step_ma
 
     def read_temperature_mc(self, zone: str) -> int:
         """Milli-degrees C in 1/32 C steps with noise. "tj": the hottest of the readings' true values."""
@@ -152,18 +100,24 @@ class PlantModel:
 
     def _power(self, gpu_mhz: float, cpu_mhz: float, busy: float, gpu_c: float) -> dict[str, float]:
         c = self.constants
+        if self.off:
+            return {"gpu": 0.0, "cpu": 0.0, "soc": 0.0, "system": _OFF_W, "vddq": 0.0}
         ratio = gpu_mhz / c.gpu_top_mhz
+        emc = self.emc_mhz / c.emc_top_mhz
         leak = 1.0 + c.leak_per_c * (gpu_c - c.leak_reference_c)
         cores = c.cores_idle + c.cores_full * busy
+        traffic = busy * min(c.traffic * (c.traffic_fixed + (1.0 - c.traffic_fixed) * ratio), emc)
+        dynamic = c.gpu_full_w * c.gpu_activity * c.powered_tpcs / c.tpcs * busy * leak
         return {
-            "gpu": c.gpu_idle_w + c.gpu_full_w * busy * leak * ratio**c.gpu_exponent * c.powered_tpcs / 8,
+            "gpu": c.gpu_idle_w + dynamic * ratio**c.gpu_exponent,
             "cpu": c.cpu_idle_w + c.cpu_core_w * cores * (cpu_mhz / c.cpu_top_mhz) ** c.cpu_exponent,
-            "system": c.system_idle_w + c.system_full_w * busy * ratio + self.extra_w,
-            "vddq": c.vddq_idle_w + c.vddq_full_w * busy * ratio,
+            "soc": c.soc_idle_w + c.soc_full_w * traffic,
+            "system": c.system_idle_w - c.memory_idle_w * (1.0 - emc) + c.system_full_w * traffic + self.extra_w,
+            "vddq": c.vddq_idle_w + c.vddq_full_w * traffic,
         }
 
     def _total(self) -> float:
-        return self.rails_w["gpu"] + self.rails_w["cpu"] + self.rails_w["system"]
+        return self.rails_w["gpu"] + self.rails_w["cpu"] + self.rails_w["soc"] + self.rails_w["system"]
 
     def _step_registers(self, dt_s: float) -> None:
         # renewed at the end of the step in which the window ends, so steps should be well below the window
@@ -171,30 +125,20 @@ class PlantModel:
         window_s = self.constants.window_ms / 1000
         if self._register_age_s >= window_s or not self.constants.register_held:
             self._register_age_s %= window_s
-            self._register_w = {name: mean.mean() or 0.0 for name, mean in self._rails.items()}
+            self._register_w = {part: mean.mean() or 0.0 for part, mean in self._means.items()}
 
-    def _step_fan(self, dt_s: float) -> None:
-        self._fan_wait_s -= dt_s
-        if self._fan_wait_s <= 0.0:
-            self._fan_wait_s = 2.0  # POLLING_INTERVAL of nvfancontrol.conf
-            self.fan_pwm = _interpolate(_FAN, _GROUP_MAX_C - self.temperature_c("tj")) if self.fan_works else 0.0
+    def _decays_of(self, dt_s: float) -> list[tuple[str, float, float]]:
+        """What is left of each zone's two nodes after dt_s; remembered, as steps are of few lengths."""
+        found = self._decays.get(dt_s)
+        if found is None:
+            if len(self._decays) >= 64:
+                self._decays.clear()
+            found = [(name, math.exp(-dt_s / zone.fast_tau), math.exp(-dt_s / zone.slow_tau))
+                     for name, zone in self.constants.zones.items()]
+            self._decays[dt_s] = found
+        return found
 
     def _sink_r(self) -> float:
         c = self.constants
         # shape between no fan and full fan [?]: half speed already gives most of the cooling
-        return c.sink_full_fan_r + (c.sink_no_fan_r - c.sink_full_fan_r) * (1.0 - self.fan_pwm / 255.0) ** 3
-
-
-def _relax(value: float, final: float, dt_s: float, tau_s: float) -> float:
-    """First order, exact for a constant `final`."""
-    return final + (value - final) * math.exp(-dt_s / tau_s)
-
-
-def _interpolate(points: tuple[tuple[float, float], ...], x: float) -> float:
-    """Piecewise linear, clamped at both ends; points ascending in x."""
-    if x <= points[0][0]:
-        return points[0][1]
-    for (x0, y0), (x1, y1) in pairwise(points):
-        if x <= x1:
-            return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
-    return points[-1][1]
+        return c.sink_full_fan_r + (c.sink_no_fan_r - c.sink_full_fan_r) * (1.0 - self.fan.pwm / 255.0) ** 3

@@ -19,6 +19,7 @@ from ..errors import PowerError
 from .board import PlantBoard
 from .busy import read_busy_fd, read_busy_file
 from .model import PlantModel
+from .modules import JETPACKS, MODULES
 
 _LONGEST_STEP_S = 0.1
 
@@ -52,9 +53,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry of `python -m orind.power.plant`; exit codes 0 ended, 1 failed, 2 usage."""
     parser = argparse.ArgumentParser(
         prog="python -m orind.power.plant",
-        description="Simulate a Jetson AGX Orin as a directory tree: sensors, clocks, temperatures, in real time.",
+        description="Simulate a Jetson Orin as a directory tree: sensors, clocks, temperatures, in real time.",
         epilog="example: python -m orind.power.plant --root /tmp/orin --ambient 35 --busy-file /tmp/busy")
     parser.add_argument("--root", type=Path, required=True, help="directory of the tree (empty, or an earlier plant)")
+    parser.add_argument("--module", choices=sorted(MODULES), default="agx-orin", help="which one (default agx-orin)")
+    parser.add_argument("--jetpack", choices=sorted(JETPACKS), default="6", help="whose names (default 6)")
+    parser.add_argument("--fan", choices=("quiet", "cool"), help="nvfancontrol profile (default: the module's)")
     parser.add_argument("--ambient", type=float, default=25.0, help="ambient temperature in C (default 25)")
     parser.add_argument("--tick-ms", type=float, default=100.0, help="time between two updates (default 100)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sensor noise (default 0)")
@@ -73,11 +77,14 @@ def main(arguments: list[str] | None = None) -> int:
         read = lambda: read_busy_fd(options.busy_fd)  # noqa: E731
     elif options.busy_file is not None:
         read = lambda: read_busy_file(options.busy_file)  # noqa: E731
+    module = MODULES[options.module]
+    model = PlantModel(module.constants, options.ambient, options.seed,
+                       fan_profile=options.fan or module.fan_profile)
     try:
-        board = PlantBoard(options.root, PlantModel(ambient_c=options.ambient, seed=options.seed))
+        board = PlantBoard(options.root, model, module, JETPACKS[options.jetpack])
     except (PowerError, OSError) as error:
         print(f"plant: {error}", file=sys.stderr)
         return 1
-    print(f"plant: AGX Orin under {options.root}, ambient {options.ambient:g} C", flush=True)
+    print(f"plant: {module.title} under {options.root}, ambient {options.ambient:g} C", flush=True)
     run(board, read, stop, options.tick_ms / 1000, parent)
     return 0

@@ -1,7 +1,8 @@
 """The plant without files: the same sensors and caps as the steward takes, in simulated time.
 
-Used by tests and simulations, where two hours must take seconds. Invariant: the steward, governor and policy that run
-here are the ones that run on a board; only the two ends differ. Faults are set from outside on `lost` and `forced`.
+Used by tests, benchmarks and simulations, where two hours must take seconds. Invariant: the steward, governor and
+policy that run here are the ones that run on a board; only the two ends differ. Faults are set from outside on
+`faults`.
 """
 
 from __future__ import annotations
@@ -9,48 +10,58 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..board import BoardFacts
+from ..errors import SysfsError
 from ..limits import Limits
 from ..sensors import Readings
+from .faults import Faults
+from .kernel import Kernel
 from .model import PlantModel
-
-# label of the board -> rail of the model
-RAILS = {"VDD_GPU_SOC": "gpu", "VDD_CPU_CV": "cpu", "VIN_SYS_5V0": "system", "VDDQ_VDD2_1V8AO": "vddq"}
-AGX_TABLE_HZ = tuple(mhz * 100_000 for mhz in (3060, 4080, 5100, 6120, 7140, 8160, 9180, 10200, 11220, 12240, 13005))
+from .modules import AGX_ORIN, Module
 
 
 class SimulatedBoard:
-    """Sensors, caps, busy counter and clock over one PlantModel. `advance` moves time; `busy_at` is the load."""
+    """Sensors, caps, busy counter and clock over one PlantModel and its kernel. `advance` moves time."""
 
-    def __init__(self, model: PlantModel, facts: BoardFacts, table_hz: tuple[int, ...] = AGX_TABLE_HZ,
-                 start_ns: int = 1_000_000_000) -> None:
+    def __init__(self, model: PlantModel, facts: BoardFacts, module: Module = AGX_ORIN,
+                 table_hz: tuple[int, ...] | None = None, start_ns: int = 1_000_000_000) -> None:
         self.model = model
         self._facts = facts
-        self._table_hz = table_hz
+        self._table_hz = table_hz or module.gpu_table_hz
+        self._cpu_table_khz = module.cpu_table_khz
+        c = model.constants
+        self.kernel = Kernel(self._table_hz, c.oc_from_w, c.oc_limit_w, c.oc_at_limit_hz)
         self.now_ns = start_ns
         self.busy_ns = 0
-        self.cap_hz = table_hz[-1]
+        self.cap_hz = self._table_hz[-1]
+        self.cpu_cap_khz = module.cpu_table_khz[-1]
+        self.done_hz = 0.0  # mean of clock x busy share of the last `advance`: the work that was done
         self.restored = False
         self.limits: Limits | None = None
-        self.lost: set[str] = set()  # names of zones and rails that answer nothing
-        self.forced: dict[str, int] = {}  # name -> value that a zone or rail shows instead
+        self.faults = Faults()
+        self.busy_late_ns = 0  # the busy counter is this much behind
+        self._busy_past: list[tuple[int, int]] = []
 
     # -- sensors
     def read(self) -> Readings:
         """As sensors.Sensors.read()."""
-        rails = {label: self._shown(label, _power_mw(self.model.read_rail(rail))) for label, rail in RAILS.items()}
-        zones = {name: self._shown(name, self.model.read_temperature_mc(name))
-                 for name in (*self.model.constants.zones, "tj")}
-        rails_mw = {label: value for label, value in rails.items() if value is not None}
-        zones_mc = {name: value for name, value in zones.items() if value is not None}
+        rails_mw: dict[str, int] = {}
+        zones_mc: dict[str, int] = {}
+        now_s = self.now_ns / 1e9
+        for label in self.model.constants.rails:
+            millivolts, milliamps = self.model.read_rail(label)
+            shown = self.faults.shown(label, millivolts * milliamps // 1000, now_s)
+            if shown is not None:
+                rails_mw[label] = shown
+        for name in (*self.model.constants.zones, "tj"):
+            shown = self.faults.shown(name, self.model.read_temperature_mc(name), now_s)
+            if shown is not None:
+                zones_mc[name] = shown
         whole = all(label in rails_mw for label in self._facts.total)
         return Readings(
             board_mw=sum(rails_mw[label] for label in self._facts.total) if whole else None,
-            rails_mw=rails_mw, tj_mc=zones_mc.get("tj"), zones_mc=zones_mc, gpu_hz=self.cap_hz,
-            faults=tuple(f"{name}: lost" for name in sorted(self.lost)),
+            rails_mw=rails_mw, tj_mc=zones_mc.get("tj"), zones_mc=zones_mc, gpu_hz=self.kernel.cur_hz,
+            faults=tuple(f"{name}: lost" for name in sorted(self.faults.missing)),
         )
-
-    def _shown(self, name: str, value: int) -> int | None:
-        return None if name in self.lost else self.forced.get(name, value)
 
     # -- caps
     def gpu_clocks_hz(self) -> tuple[int, ...]:
@@ -63,6 +74,8 @@ class SimulatedBoard:
 
     def set_gpu_max(self, hz: int, reason: str) -> int:
         """As actuators.Caps: the highest step not above."""
+        if self.faults.refuse_writes:
+            raise SysfsError("max_freq", "cannot be written: EACCES (Permission denied)")
         self.cap_hz = max((f for f in self._table_hz if f <= hz), default=self._table_hz[0])
         return self.cap_hz
 
@@ -73,8 +86,14 @@ class SimulatedBoard:
 
     # -- the rest of the steward's ends
     def read_busy(self) -> tuple[int, int]:
-        """(now_ns, busy_ns) of the simulated engine."""
-        return self.now_ns, self.busy_ns
+        """(now_ns, busy_ns) of the simulated engine; with `busy_late_ns`, as it was so long ago but stamped now."""
+        if not self.busy_late_ns:
+            return self.now_ns, self.busy_ns
+        past = self._busy_past
+        past.append((self.now_ns, self.busy_ns))
+        while len(past) > 1 and past[1][0] <= self.now_ns - self.busy_late_ns:
+            past.pop(0)
+        return self.now_ns, past[0][1]
 
     def take_limits(self, limits: Limits) -> None:
         """Remember the latest limits."""
@@ -84,20 +103,23 @@ class SimulatedBoard:
         """Simulated CLOCK_MONOTONIC."""
         return self.now_ns
 
-    def advance(self, dt_ns: int, busy_at: Callable[[int], float], step_ns: int = 50_000_000) -> float:
-        """Run the plant for dt_ns under the load `busy_at(now_ns)` (share in 0..1, taken at each step's start); returns
-        the true mean board power in W."""
-        energy = 0.0
-        left = dt_ns
+    def advance(self, dt_ns: int, load_at: Callable[[int], float], step_ns: int = 50_000_000) -> float:
+        """Run the plant for dt_ns under the load `load_at(now_ns)`: the share of the time that the work would take at
+        the cap, taken at each step's start. At a lower clock it takes longer. Returns the true mean power in W."""
+        energy, done, left = 0.0, 0.0, dt_ns
+        model, kernel = self.model, self.kernel
         while left > 0:
             step = min(step_ns, left)
-            busy = busy_at(self.now_ns)
-            energy += self.model.step(step / 1e9, self.cap_hz / 1e6, busy) * step
+            load = load_at(self.now_ns)
+            clock = kernel.step(step / 1e9, self.cap_hz, self._table_hz[0], load)
+            busy = min(load * self.cap_hz / clock, 1.0) if clock else 0.0
+            cpu_khz = kernel.cpu_khz(self._cpu_table_khz, self.cpu_cap_khz)
+            energy += model.step(step / 1e9, clock / 1e6, busy, cpu_khz / 1e3) * step
+            kernel.after(step / 1e9, model.temperature_c("tj"), model.board_w)
+            model.off = kernel.shut_down
             self.busy_ns += round(busy * step)
             self.now_ns += step
+            done += clock * busy * step
             left -= step
+        self.done_hz = done / dt_ns
         return energy / dt_ns
-
-
-def _power_mw(shown: tuple[int, int]) -> int:
-    return shown[0] * shown[1] // 1000

@@ -1,50 +1,74 @@
-"""Writes the directory tree of an AGX Orin 64 with JetPack 6.2 names below a root: what a board's /sys, /etc and
-device tree would hold. The values that move are kept up by board.py.
+"""Writes the directory tree of a simulated module under a JetPack's names: what a board's /sys, /etc and device tree
+would hold. The values that move are kept up by board.py.
 
-Used by board.py. Paths, labels and tables: facts of JetPack 6 (L4T 36.4.3), checked there against jetson-stats and
-NVIDIA's device trees. Plain files cannot fail on read, so a cv zone, which answers EAGAIN on a board, is an empty file.
-Invariant: it never touches a directory that holds anything but an earlier plant.
+Used by board.py. Paths, labels and tables: modules.py. Plain files cannot fail on read, so a cv zone, which answers
+EAGAIN on a board, is an empty file. Invariant: it never touches a directory that holds anything but an earlier plant.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import PowerError
+from .modules import GATED, ZONES, JetPack, Module
 
 MARKER = ".orind-plant"
-GPU = "sys/devices/platform/bus@0/17000000.gpu"
-DEVFREQ = f"{GPU}/devfreq/17000000.gpu"
 THERMAL = "sys/devices/virtual/thermal"
-ZONES = ("cpu", "gpu", "cv0", "cv1", "cv2", "soc0", "soc1", "soc2", "tj")
-GATED = ("cv0", "cv1", "cv2")
-I2C = "sys/devices/platform/bus@0/c240000.i2c/i2c-1"
-GPU_TABLE_MHZ = (306.0, 408.0, 510.0, 612.0, 714.0, 816.0, 918.0, 1020.0, 1122.0, 1224.0, 1300.5)
-GPU_TABLE_HZ = tuple(round(mhz * 1e6) for mhz in GPU_TABLE_MHZ)
-CPUS = 12
-# 115200 + k x 76800 up to 2188800, then 2201600: 29 entries
-CPU_TABLE_KHZ = (*range(115_200, 2_188_801, 76_800), 2_201_600)
-# I2C address -> hwmon number and channels: label
-INA3221 = {
-    "1-0040": (1, {1: "VDD_GPU_SOC", 2: "VDD_CPU_CV", 3: "VIN_SYS_5V0"}),
-    "1-0041": (2, {2: "VDDQ_VDD2_1V8AO"}),
-}
+CPU = "sys/devices/system/cpu"
 
 
-def rail_files() -> dict[str, tuple[str, str]]:
-    """Label -> (voltage file in mV, current file in mA), below the root."""
-    files: dict[str, tuple[str, str]] = {}
-    for address, (number, channels) in INA3221.items():
-        for channel, label in channels.items():
-            base = f"{I2C}/{address}/hwmon/hwmon{number}"
-            files[label] = (f"{base}/in{channel}_input", f"{base}/curr{channel}_input")
-    return files
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where things lie below the root, for one module under one JetPack. `hwmon`: the first number used."""
 
+    module: Module
+    jetpack: JetPack
+    hwmon: int
 
-def zone_file(zone: str) -> str:
-    """The temp file of a zone, below the root."""
-    return f"{THERMAL}/thermal_zone{ZONES.index(zone)}/temp"
+    @property
+    def gpu(self) -> str:
+        return self.jetpack.gpu
+
+    @property
+    def devfreq(self) -> str:
+        return self.jetpack.devfreq
+
+    @property
+    def max_freq(self) -> str:
+        return f"{self.jetpack.devfreq}/max_freq"
+
+    def zone_file(self, zone: str) -> str:
+        """The temp file of a zone."""
+        return f"{THERMAL}/thermal_zone{ZONES.index(zone)}/temp"
+
+    def hwmons(self) -> dict[str, tuple[str, int]]:
+        """Device -> (its directory, number of its hwmon)."""
+        j, first = self.jetpack, self.hwmon
+        devices = {"fan": "sys/devices/platform/pwm-fan",
+                   **{address: f"{j.i2c}/{address}" for address in self.module.rails},
+                   "oc": "sys/devices/platform/soctherm-oc-event", "tach": f"{j.bus}/39c0000.tachometer"}
+        return {name: (path, first + i) for i, (name, path) in enumerate(devices.items())}
+
+    def hwmon_folder(self, device: str) -> str:
+        """The hwmon directory of a device: "fan", "oc", "tach" or an I2C address."""
+        path, number = self.hwmons()[device]
+        return f"{path}/hwmon/hwmon{number}"
+
+    def rail_files(self) -> dict[str, tuple[str, str]]:
+        """Label -> (voltage file in mV, current file in mA)."""
+        files: dict[str, tuple[str, str]] = {}
+        for address, channels in self.module.rails.items():
+            base = self.hwmon_folder(address)
+            for channel, label in channels.items():
+                files[label] = (f"{base}/in{channel}_input", f"{base}/curr{channel}_input")
+        return files
+
+    def cpu_policies(self) -> list[str]:
+        """The cpufreq policies: one for each cluster of up to four cores."""
+        return [f"{CPU}/cpufreq/policy{first}" for first in range(0, self.module.cpus, 4)]
 
 
 class _Writer:
@@ -68,81 +92,85 @@ class _Writer:
             place.symlink_to(os.path.relpath(self._root / to, place.parent))
 
 
-def build_tree(root: Path) -> None:
+def build_tree(root: Path, layout: Layout) -> None:
     """Create or renew the tree. Raises PowerError for "/" and for a directory that is neither empty nor a plant's."""
     root = root.resolve()
     if root == Path("/"):
         raise PowerError("a plant cannot be built at /: give it a directory of its own")
     if root.is_dir() and any(root.iterdir()) and not (root / MARKER).exists():
         raise PowerError(f"{root} holds something else; give the plant an empty directory")
+    for old in ("etc", "sys", "var"):
+        shutil.rmtree(root / old, ignore_errors=True)  # another module's, or another JetPack's names
     root.mkdir(parents=True, exist_ok=True)
-    (root / MARKER).write_text("a simulated Jetson AGX Orin; made by python -m orind.power.plant\n")
+    (root / MARKER).write_text(f"a simulated {layout.module.title}; made by python -m orind.power.plant\n")
     w = _Writer(root)
-    _write_identity(w)
-    _write_gpu(w)
-    _write_cpus(w)
-    _write_thermal(w)
-    _write_rails(w)
-    _write_rest(w)
+    _write_identity(w, layout)
+    _write_gpu(w, layout)
+    _write_cpus(w, layout)
+    _write_thermal(w, layout)
+    write_hwmons(root, layout)
+    w.file(layout.jetpack.emc_cap, 0)
 
 
-def _write_identity(w: _Writer) -> None:
-    w.file("etc/nv_tegra_release", "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64, "
-           "DATE: Wed Jan  8 01:49:37 UTC 2025\n# KERNEL_VARIANT: oot\nTARGET_USERSPACE_LIB_DIR=nvidia\n"
-           "TARGET_USERSPACE_LIB_DIR_PATH=usr/lib/aarch64-linux-gnu/nvidia")
+def _write_identity(w: _Writer, layout: Layout) -> None:
+    w.file("etc/nv_tegra_release", layout.jetpack.release)
     base = "sys/firmware/devicetree/base"
-    w.raw(f"{base}/model", b"NVIDIA Jetson AGX Orin Developer Kit (simulated)\0")
-    w.raw(f"{base}/compatible", b"nvidia,p3737-0000+p3701-0005\0nvidia,p3701-0005\0nvidia,tegra234\0")
+    w.raw(f"{base}/model", layout.module.model.encode() + b"\0")
+    w.raw(f"{base}/compatible", b"".join(name.encode() + b"\0" for name in layout.module.compatible))
     w.raw(f"{base}/serial-number", b"1421521000001\0")
-    # MAXN: the widest envelope; the budget is held within it
-    w.file("var/lib/nvpmodel/status", "pmode:0000 fmode:cool")
+    # the widest envelope, as id 0 of most confs; the budget is held within it
+    widest = {"orin-nano-super": 2}.get(layout.module.name, 0)
+    w.file("var/lib/nvpmodel/status", f"pmode:{widest:04d} fmode:{layout.module.fan_profile}")
 
 
-def _write_gpu(w: _Writer) -> None:
-    for name, value in {"load": 0, "railgate_enable": 1, "tpc_pg_mask": 0, "fbp_pg_mask": 0, "enable_3d_scaling": 1,
-                        "power/control": "auto"}.items():
-        w.file(f"{GPU}/{name}", value)
-    w.raw(f"{GPU}/of_node/name", b"gpu\0")
-    for name, value in {"cur_freq": GPU_TABLE_HZ[0], "target_freq": GPU_TABLE_HZ[0], "min_freq": GPU_TABLE_HZ[0],
-                        "max_freq": GPU_TABLE_HZ[-1], "available_frequencies": " ".join(map(str, GPU_TABLE_HZ)),
-                        "governor": "nvhost_podgov",
+def _write_gpu(w: _Writer, layout: Layout) -> None:
+    gpu, devfreq, table = layout.gpu, layout.devfreq, layout.module.gpu_table_hz
+    files = {"load": 0, "railgate_enable": 1, "tpc_pg_mask": layout.module.tpc_pg_mask, "fbp_pg_mask": 0,
+             "power/control": "auto"}
+    if layout.jetpack.enable_3d_scaling:
+        files["enable_3d_scaling"] = 1
+    for name, value in files.items():
+        w.file(f"{gpu}/{name}", value)
+    w.raw(f"{gpu}/of_node/name", layout.jetpack.node.encode() + b"\0")
+    for name, value in {"cur_freq": table[0], "target_freq": table[0], "min_freq": table[0], "max_freq": table[-1],
+                        "available_frequencies": " ".join(map(str, table)), "governor": "nvhost_podgov",
                         "available_governors": "nvhost_podgov userspace powersave performance simple_ondemand"}.items():
-        w.file(f"{DEVFREQ}/{name}", value)
-    w.link(f"{DEVFREQ}/device", GPU)
-    w.link("sys/class/devfreq/17000000.gpu", DEVFREQ)
-    w.link(f"{GPU}/devfreq_dev", DEVFREQ)
-    w.link("sys/devices/platform/17000000.gpu", GPU)
-    w.link("sys/devices/platform/gpu.0", GPU)
+        w.file(f"{devfreq}/{name}", value)
+    w.link(f"{devfreq}/device", gpu)
+    w.link(f"sys/class/devfreq/{layout.jetpack.devfreq_name}", devfreq)
+    w.link(f"{gpu}/devfreq_dev", devfreq)
+    for alias in layout.jetpack.aliases:
+        w.link(alias, gpu)
 
 
-def _write_cpus(w: _Writer) -> None:
-    base = "sys/devices/system/cpu"
-    w.file(f"{base}/online", f"0-{CPUS - 1}")
-    for cpu in range(CPUS):
-        policy = f"{base}/cpufreq/policy{cpu // 4 * 4}"
-        w.file(f"{base}/cpu{cpu}/online", 1)
-        w.link(f"{base}/cpu{cpu}/cpufreq", policy)
-        if cpu % 4 == 0:
-            for name, value in {"scaling_min_freq": 729_600, "scaling_max_freq": CPU_TABLE_KHZ[-1],
-                                "scaling_cur_freq": CPU_TABLE_KHZ[-1], "cpuinfo_min_freq": CPU_TABLE_KHZ[0],
-                                "cpuinfo_max_freq": CPU_TABLE_KHZ[-1], "scaling_governor": "schedutil",
-                                "scaling_available_frequencies": " ".join(map(str, CPU_TABLE_KHZ))}.items():
-                w.file(f"{policy}/{name}", value)
+def _write_cpus(w: _Writer, layout: Layout) -> None:
+    table, cpus = layout.module.cpu_table_khz, layout.module.cpus
+    w.file(f"{CPU}/online", f"0-{cpus - 1}")
+    for cpu in range(cpus):
+        w.file(f"{CPU}/cpu{cpu}/online", 1)
+        w.link(f"{CPU}/cpu{cpu}/cpufreq", f"{CPU}/cpufreq/policy{cpu // 4 * 4}")
+    for policy in layout.cpu_policies():
+        for name, value in {"scaling_min_freq": 729_600, "scaling_max_freq": table[-1], "scaling_cur_freq": table[-1],
+                            "cpuinfo_min_freq": table[0], "cpuinfo_max_freq": table[-1],
+                            "scaling_governor": "schedutil",
+                            "scaling_available_frequencies": " ".join(map(str, table))}.items():
+            w.file(f"{policy}/{name}", value)
 
 
-def _write_thermal(w: _Writer) -> None:
-    for number, zone in enumerate(ZONES):
+def _write_thermal(w: _Writer, layout: Layout) -> None:
+    for number, kind in enumerate(layout.jetpack.zone_types(layout.module)):
         base = f"{THERMAL}/thermal_zone{number}"
-        w.file(f"{base}/type", f"{zone}-thermal")
-        w.raw(f"{base}/temp", b"" if zone in GATED else b"45000\n")
+        w.file(f"{base}/type", kind)
+        w.raw(f"{base}/temp", b"" if number < len(ZONES) and ZONES[number] in GATED else b"45000\n")
         # NVIDIA patch "arm64: tegra: Add thermal support for Tegra234": passive, critical, hot surface
-        for trip, (temp, kind, hysteresis) in enumerate(((99_000, "passive", 0), (104_500, "critical", 0),
+        for trip, (temp, what, hysteresis) in enumerate(((99_000, "passive", 0), (104_500, "critical", 0),
                                                           (70_000, "passive", 8_000))):
             w.file(f"{base}/trip_point_{trip}_temp", temp)
-            w.file(f"{base}/trip_point_{trip}_type", kind)
+            w.file(f"{base}/trip_point_{trip}_type", what)
             w.file(f"{base}/trip_point_{trip}_hyst", hysteresis)
         w.link(f"sys/class/thermal/thermal_zone{number}", base)
-    cooling = {"pwm-fan": 3, "cpufreq-cpu0": 28, "cpufreq-cpu4": 28, "cpufreq-cpu8": 28, "devfreq-17000000.gpu": 10,
+    clusters = {f"cpufreq-cpu{first}": 28 for first in range(0, layout.module.cpus, 4)}
+    cooling = {"pwm-fan": 3, **clusters, f"devfreq-{layout.jetpack.devfreq_name}": 10,
                **{f"{zone}-throttle-alert": 1 for zone in ZONES[:-1]}, "hot-surface-alert": 1}
     for number, (kind, top) in enumerate(cooling.items()):
         base = f"{THERMAL}/cooling_device{number}"
@@ -151,31 +179,30 @@ def _write_thermal(w: _Writer) -> None:
         w.link(f"sys/class/thermal/cooling_device{number}", base)
 
 
-def _write_rails(w: _Writer) -> None:
-    for address, (number, channels) in INA3221.items():
-        device = f"{I2C}/{address}"
-        base = f"{device}/hwmon/hwmon{number}"
-        w.file(f"{device}/name", "ina3221")
-        w.file(f"{base}/name", "ina3221")
-        for channel, label in channels.items():
-            for name, value in {f"in{channel}_label": label, f"in{channel}_input": 0, f"curr{channel}_input": 0,
-                                f"curr{channel}_max": 32_760, f"curr{channel}_crit": 32_760,
-                                f"in{channel}_enable": 1}.items():
-                w.file(f"{base}/{name}", value)
-        w.file(f"{base}/in7_label", "sum of shunt voltages")
-        w.file(f"{base}/in7_input", 0)
-        w.link(f"sys/bus/i2c/devices/{address}", device)
+def write_hwmons(root: Path, layout: Layout) -> None:
+    """The hwmon directories under the numbers of `layout`; those of other numbers go (a driver was loaded anew)."""
+    w = _Writer(root)
+    shutil.rmtree(root / "sys/class/hwmon", ignore_errors=True)
+    for device, (path, number) in layout.hwmons().items():
+        shutil.rmtree(root / path / "hwmon", ignore_errors=True)
+        base = f"{path}/hwmon/hwmon{number}"
+        for name, value in _hwmon_values(layout, device).items():
+            w.file(f"{base}/{name}", value)
         w.link(f"sys/class/hwmon/hwmon{number}", base)
+        if device in layout.module.rails:
+            w.file(f"{path}/name", "ina3221")
+            w.link(f"sys/bus/i2c/devices/{device}", path)
 
 
-def _write_rest(w: _Writer) -> None:
-    for base, number, values in (
-        ("sys/devices/platform/pwm-fan", 0, {"name": "pwmfan", "pwm1": 88, "pwm1_enable": 1}),
-        ("sys/devices/platform/soctherm-oc-event", 3, {"name": "soctherm_oc", "oc1_event_cnt": 0, "oc2_event_cnt": 0,
-                                                       "oc3_event_cnt": 0, "oc3_throt_en": 1}),
-        ("sys/devices/platform/bus@0/39c0000.tachometer", 4, {"name": "pwm_tach", "rpm": 1000}),
-    ):
-        for name, value in values.items():
-            w.file(f"{base}/hwmon/hwmon{number}/{name}", value)
-        w.link(f"sys/class/hwmon/hwmon{number}", f"{base}/hwmon/hwmon{number}")
-    w.file("sys/kernel/nvpmodel_clk_cap/emc", 0)
+def _hwmon_values(layout: Layout, device: str) -> dict[str, object]:
+    if device == "fan":
+        return {"name": "pwmfan", "pwm1": 88, "pwm1_enable": 1}
+    if device == "oc":
+        return {"name": "soctherm_oc", **{f"oc{n}_event_cnt": 0 for n in (1, 2, 3)}, "oc3_throt_en": 1}
+    if device == "tach":
+        return {"name": "pwm_tach", "rpm": 1000}
+    values: dict[str, object] = {"name": "ina3221", "in7_label": "sum of shunt voltages", "in7_input": 0}
+    for channel, label in layout.module.rails[device].items():
+        values |= {f"in{channel}_label": label, f"in{channel}_input": 0, f"curr{channel}_input": 0,
+                   f"curr{channel}_max": 32_760, f"curr{channel}_crit": 32_760, f"in{channel}_enable": 1}
+    return values

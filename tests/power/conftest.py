@@ -18,8 +18,9 @@ import yaml
 from orind.power.board import BoardFacts
 from orind.power.governor import Governor
 from orind.power.plant.board import PlantBoard
-from orind.power.plant.model import PlantConstants, PlantModel
-from orind.power.plant.simulated import AGX_TABLE_HZ, SimulatedBoard
+from orind.power.plant.constants import PlantConstants
+from orind.power.plant.model import PlantModel
+from orind.power.plant.simulated import SimulatedBoard
 from orind.power.policy import Policy
 from orind.power.steward import Report, Steward
 
@@ -81,7 +82,7 @@ class Loop:
             seen.append(load((now_ns - START_NS) / 1e9))
             return seen[-1]
 
-        self.trace.step.append(AGX_TABLE_HZ.index(self.board.cap_hz))
+        self.trace.step.append(self.board.gpu_clocks_hz().index(self.board.cap_hz))
         self.trace.power_w.append(self.board.advance(TICK_NS, at))
         self.trace.load.append(sum(seen) / len(seen))
         self.trace.tj_c.append(self.board.model.temperature_c("tj"))

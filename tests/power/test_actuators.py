@@ -12,7 +12,6 @@ from orind.power.actuators import Caps, read_mode_id, restore_saved
 from orind.power.board import BoardFacts
 from orind.power.errors import PowerError, SysfsError
 from orind.power.plant.board import PlantBoard
-from orind.power.plant.tree import DEVFREQ
 from orind.power.sysfs import Sysfs
 
 TOP, MHZ = 1_300_500_000, 1_000_000
@@ -24,7 +23,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def _max(plant: PlantBoard) -> int:
-    return int((plant.root / DEVFREQ / "max_freq").read_text())
+    return int((plant.root / plant.layout.max_freq).read_text())
 
 
 def _set_mode(plant: PlantBoard, mode: int) -> None:
@@ -58,7 +57,7 @@ def test_mode_file(plant: PlantBoard, text: str, mode: int | None) -> None:
 
 
 def test_restore_puts_back_what_was_found(plant: PlantBoard, agx: BoardFacts, state: Path) -> None:
-    (plant.root / DEVFREQ / "max_freq").write_text(f"{1020 * MHZ}\n")
+    (plant.root / plant.layout.max_freq).write_text(f"{1020 * MHZ}\n")
     caps = Caps(plant.root, agx, state)
     assert caps.restore() == () and _max(plant) == 1020 * MHZ, "nothing changed, nothing to restore"
     caps.set_gpu_max(408 * MHZ, "test")
@@ -128,7 +127,7 @@ def test_no_cap_without_a_saved_state(plant: PlantBoard, agx: BoardFacts, tmp_pa
 def test_a_refused_write_is_told(plant: PlantBoard, agx: BoardFacts, state: Path) -> None:
     caps = Caps(plant.root, agx, state)
     caps.set_gpu_max(408 * MHZ, "test")
-    (plant.root / DEVFREQ / "max_freq").unlink()
+    (plant.root / plant.layout.max_freq).unlink()
     with pytest.raises(SysfsError, match="ENOENT"):
         caps.set_gpu_max(510 * MHZ, "test")
 

@@ -12,7 +12,7 @@ import pytest
 from orind.power.board import BoardFacts
 from orind.power.errors import SettingsError
 from orind.power.governor import Governor
-from orind.power.plant.model import PlantConstants
+from orind.power.plant.constants import PlantConstants
 from orind.power.policy import Policy
 from orind.power.sensors import Readings
 
@@ -116,12 +116,12 @@ def test_a_lost_sensor_is_hot_within_a_second_and_recovers(make_loop: Make, name
     loop = make_loop()
     loop.run(20, _full)
     assert loop.trace.step[-1] > 0
-    loop.board.lost.add(name)
+    loop.board.faults.missing.add(name)
     loop.run(1, _full)
     assert loop.trace.step[-1] == 0
     limits = loop.board.limits
     assert limits.level == "hot" and limits.pace_hz == 5 and limits.batch_max == 1 and "lost" in limits.reason
-    loop.board.lost.clear()
+    loop.board.faults.missing.clear()
     loop.run(4, _full)
     assert loop.board.limits.level == "hot", "trust comes back only after a stretch of good readings"
     loop.run(3, _full)
@@ -131,9 +131,9 @@ def test_a_lost_sensor_is_hot_within_a_second_and_recovers(make_loop: Make, name
 def test_one_failed_read_is_bridged(make_loop: Make) -> None:
     loop = make_loop()
     loop.run(20, _full)
-    loop.board.lost.add("tj")
+    loop.board.faults.missing.add("tj")
     loop.run(0.2, _full)
-    loop.board.lost.clear()
+    loop.board.faults.missing.clear()
     loop.run(2, _full)
     assert {r.decision.limits.level for r in loop.trace.reports} == {"free"}
 
@@ -141,7 +141,7 @@ def test_one_failed_read_is_bridged(make_loop: Make) -> None:
 def test_an_absurd_jump_is_hot_at_once(make_loop: Make) -> None:
     loop = make_loop()
     loop.run(20, _full)
-    loop.board.forced["tj"] = 12_000
+    loop.board.faults.forced["tj"] = 12_000
     loop.run(0.2, _full)
     assert loop.trace.step[-1] == 0 and "jumped" in loop.board.limits.reason
 
@@ -149,7 +149,7 @@ def test_an_absurd_jump_is_hot_at_once(make_loop: Make) -> None:
 def test_a_stuck_temperature_is_hot_when_power_has_moved(make_loop: Make) -> None:
     loop = make_loop()
     loop.run(20, _idle)
-    loop.board.forced["tj"] = loop.board.model.read_temperature_mc("tj")
+    loop.board.faults.forced["tj"] = loop.board.model.read_temperature_mc("tj")
     loop.run(29, lambda t: float(t % 4 < 2))
     assert loop.board.limits.level == "free"
     loop.run(2, lambda t: float(t % 4 < 2))
@@ -158,7 +158,7 @@ def test_a_stuck_temperature_is_hot_when_power_has_moved(make_loop: Make) -> Non
 
 def test_a_constant_temperature_at_constant_power_is_no_alarm(make_loop: Make) -> None:
     loop = make_loop()
-    loop.board.forced["tj"] = 47_000
+    loop.board.faults.forced["tj"] = 47_000
     loop.run(60, _idle)
     assert {r.decision.limits.level for r in loop.trace.reports} == {"free"}
 
@@ -167,16 +167,16 @@ def test_frozen_power_is_hot(make_loop: Make) -> None:
     loop = make_loop()
     loop.run(10, _idle)
     board = loop.board
-    for label, rail in (("VDD_GPU_SOC", "gpu"), ("VDD_CPU_CV", "cpu"), ("VIN_SYS_5V0", "system")):
-        volts, amps = board.model.read_rail(rail)
-        board.forced[label] = volts * amps // 1000
+    for label in ("VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0"):
+        volts, amps = board.model.read_rail(label)
+        board.faults.forced[label] = volts * amps // 1000
     loop.run(5, _full)
     assert board.limits.level == "hot" and "frozen" in board.limits.reason
 
 
 def test_a_sleeping_gpu_zone_is_normal_while_idle(make_loop: Make) -> None:
     loop = make_loop()
-    loop.board.lost.add("gpu")
+    loop.board.faults.missing.add("gpu")
     loop.run(20, _idle)
     assert {r.decision.limits.level for r in loop.trace.reports} == {"free"}
     loop.run(1, _full)

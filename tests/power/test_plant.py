@@ -20,11 +20,14 @@ from orind.power.errors import PowerError
 from orind.power.plant import runner
 from orind.power.plant.board import PlantBoard
 from orind.power.plant.busy import read_busy_fd, read_busy_file, write_busy_fd, write_busy_file
-from orind.power.plant.model import PlantConstants, PlantModel
-from orind.power.plant.tree import DEVFREQ, GPU, build_tree, zone_file
+from orind.power.plant.constants import PlantConstants
+from orind.power.plant.model import PlantModel
+from orind.power.plant.modules import AGX_ORIN, JETPACKS
+from orind.power.plant.tree import Layout, build_tree
 from orind.power.sensors import Sensors
 
-QUIET = dataclasses.replace(PlantConstants(), rail_noise=(0.0, 0.0, 0.0), temperature_noise_c=0.0, leak_per_c=0.0)
+AGX = Layout(AGX_ORIN, JETPACKS["6"], JETPACKS["6"].hwmon)
+QUIET = dataclasses.replace(PlantConstants(), rail_noise=(0.0,) * 4, temperature_noise_c=0.0, leak_per_c=0.0)
 
 
 def test_steps_are_exact_whatever_their_length() -> None:
@@ -73,11 +76,11 @@ def test_sliding_sensor_shows_430_ms_in_whole_steps() -> None:
     plant = PlantModel(dataclasses.replace(QUIET, register_held=False))
     before = plant.rails_w["gpu"]
     plant.step(0.2, 1300.5, 1.0)
-    millivolts, milliamps = plant.read_rail("gpu")
+    millivolts, milliamps = plant.read_rail("VDD_GPU_SOC")
     expected = before + (plant.rails_w["gpu"] - before) * 0.2 / 0.43
     assert milliamps % 20 == 0 and millivolts * milliamps / 1e6 == pytest.approx(expected, abs=0.19)
     plant.step(0.3, 1300.5, 1.0)
-    assert plant.read_rail("gpu")[1] == round(plant.rails_w["gpu"] * 1e6 / 19_000 / 20) * 20
+    assert plant.read_rail("VDD_GPU_SOC")[1] == round(plant.rails_w["gpu"] * 1e6 / 19_000 / 20) * 20
 
 
 def test_held_register_is_renewed_once_a_window() -> None:
@@ -85,7 +88,7 @@ def test_held_register_is_renewed_once_a_window() -> None:
     shown = []
     for i in range(200):
         plant.step(0.01, 1300.5, i / 200)
-        shown.append(plant.read_rail("gpu"))
+        shown.append(plant.read_rail("VDD_GPU_SOC"))
     changes = [i for i in range(1, 200) if shown[i] != shown[i - 1]]
     assert len(changes) in (4, 5) and all(42 <= b - a <= 44 for a, b in pairwise(changes))
 
@@ -106,27 +109,27 @@ def test_a_dead_fan_is_hotter() -> None:
 
 def test_the_board_obeys_max_freq_and_rounds(plant: PlantBoard) -> None:
     top = plant.advance(1.0, 1.0)
-    cap = plant.root / DEVFREQ / "max_freq"
+    cap = plant.root / AGX.devfreq / "max_freq"
     cap.write_text("700000000\n")
     capped = plant.advance(1.0, 1.0)
     assert capped < top - 15
-    assert cap.read_text() == "612000000\n" and (plant.root / DEVFREQ / "cur_freq").read_text() == "612000000\n"
+    assert cap.read_text() == "612000000\n" and (plant.root / AGX.devfreq / "cur_freq").read_text() == "612000000\n"
     cap.write_text("")  # a writer between truncating and writing
     assert plant.gpu_hz() == 612_000_000
     cap.write_text("1\n")
     assert plant.gpu_hz() == 306_000_000 == int(cap.read_text())
-    (plant.root / DEVFREQ / "min_freq").write_text("")
+    (plant.root / AGX.devfreq / "min_freq").write_text("")
     plant.advance(0.1, 0.0)
-    assert (plant.root / DEVFREQ / "cur_freq").read_text() == "306000000\n", "idle clock"
+    assert (plant.root / AGX.devfreq / "cur_freq").read_text() == "306000000\n", "idle clock"
 
 
 def test_jetson_clocks_pins_the_idle_clock(plant: PlantBoard) -> None:
-    (plant.root / DEVFREQ / "min_freq").write_text("918000000\n")
+    (plant.root / AGX.devfreq / "min_freq").write_text("918000000\n")
     plant.advance(0.1, 0.0)
-    assert (plant.root / DEVFREQ / "cur_freq").read_text() == "918000000\n"
-    (plant.root / DEVFREQ / "max_freq").write_text("408000000\n")
+    assert (plant.root / AGX.devfreq / "cur_freq").read_text() == "918000000\n"
+    (plant.root / AGX.devfreq / "max_freq").write_text("408000000\n")
     plant.advance(0.1, 0.0)
-    assert (plant.root / DEVFREQ / "cur_freq").read_text() == "408000000\n", "max wins over min"
+    assert (plant.root / AGX.devfreq / "cur_freq").read_text() == "408000000\n", "max wins over min"
 
 
 def test_no_half_written_value_is_ever_seen(plant: PlantBoard, agx: BoardFacts) -> None:
@@ -149,13 +152,13 @@ def test_no_half_written_value_is_ever_seen(plant: PlantBoard, agx: BoardFacts) 
 def test_tree_is_refused_where_something_else_lives(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("data")
     with pytest.raises(PowerError, match="holds something else"):
-        build_tree(tmp_path)
+        build_tree(tmp_path, AGX)
     with pytest.raises(PowerError, match="cannot be built at /"):
-        build_tree(Path("/"))
-    build_tree(tmp_path / "new")
-    (tmp_path / "new" / GPU / "load").write_text("999\n")
-    build_tree(tmp_path / "new")
-    assert (tmp_path / "new" / GPU / "load").read_text() == "0\n", "an earlier plant is renewed"
+        build_tree(Path("/"), AGX)
+    build_tree(tmp_path / "new", AGX)
+    (tmp_path / "new" / AGX.gpu / "load").write_text("999\n")
+    build_tree(tmp_path / "new", AGX)
+    assert (tmp_path / "new" / AGX.gpu / "load").read_text() == "0\n", "an earlier plant is renewed"
 
 
 def test_busy_counter_files(tmp_path: Path) -> None:
@@ -246,7 +249,7 @@ def test_runner_as_a_process_obeys_follows_and_ends_on_sigterm(tmp_path: Path) -
                                 str(busy), "--tick-ms", "20"], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None and process.stdout.readline().startswith("plant: AGX Orin under")
-        load = root / GPU / "load"
+        load = root / AGX.gpu / "load"
         counter = iter(range(2, 10**6))
 
         def loaded() -> bool:
@@ -255,15 +258,15 @@ def test_runner_as_a_process_obeys_follows_and_ends_on_sigterm(tmp_path: Path) -
             return load.read_text() == "1000\n"
 
         _wait("the load", loaded)
-        (root / DEVFREQ / "max_freq").write_text("500000000\n")
-        _wait("rounding", lambda: (root / DEVFREQ / "max_freq").read_text() == "408000000\n")
+        (root / AGX.devfreq / "max_freq").write_text("500000000\n")
+        _wait("rounding", lambda: (root / AGX.devfreq / "max_freq").read_text() == "408000000\n")
     finally:
         process.send_signal(signal.SIGTERM)
         status = process.wait(timeout=30)
         if process.stdout is not None:
             process.stdout.close()
     assert status == 0
-    assert (root / zone_file("tj")).read_text().strip().isdigit(), "the last values stay"
+    assert (root / AGX.zone_file("tj")).read_text().strip().isdigit(), "the last values stay"
 
 
 def test_runner_ends_with_its_parent(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import yaml
 from orind.power.board import BoardFacts
 from orind.power.errors import SysfsError
 from orind.power.plant.board import PlantBoard
-from orind.power.plant.tree import I2C, zone_file
 from orind.power.sensors import Sensors
 from orind.power.sysfs import Sysfs
 
@@ -35,7 +34,9 @@ def test_everything_is_read_by_name(plant: PlantBoard, agx: BoardFacts) -> None:
     assert (readings.gpu_hz, readings.gpu_busy_permille) == (306_000_000, 0)
     plant.advance(0.1, 0.37)
     readings = Sensors(plant.root, agx).read()
-    assert (readings.gpu_hz, readings.gpu_busy_permille) == (1_300_500_000, 370)
+    assert (readings.gpu_hz, readings.gpu_busy_permille) == (714_000_000, 370), "the kernel aims at a load of 70 %"
+    plant.advance(0.1, 1.0)
+    assert Sensors(plant.root, agx).read().gpu_hz == 1_300_500_000
 
 
 def test_identity(plant: PlantBoard) -> None:
@@ -51,7 +52,7 @@ def test_identity(plant: PlantBoard) -> None:
 def test_hwmon_renumbered_while_running(plant: PlantBoard, agx: BoardFacts) -> None:
     sensors = Sensors(plant.root, agx)
     before = sensors.read().rails_mw
-    hwmon = plant.root / I2C / "1-0040" / "hwmon"
+    hwmon = plant.root / plant.layout.hwmons()["1-0040"][0] / "hwmon"
     (hwmon / "hwmon1").rename(hwmon / "hwmon7")
     link = plant.root / "sys/class/hwmon"
     (link / "hwmon1").unlink()
@@ -62,19 +63,19 @@ def test_hwmon_renumbered_while_running(plant: PlantBoard, agx: BoardFacts) -> N
 
 def test_a_missing_rail_has_no_total(plant: PlantBoard, agx: BoardFacts) -> None:
     sensors = Sensors(plant.root, agx)
-    (plant.root / I2C / "1-0040/hwmon/hwmon1/in2_label").unlink()
+    (plant.root / plant.layout.hwmon_folder("1-0040") / "in2_label").unlink()
     assert sensors.read().faults == (), "labels are looked up once"
     sensors = Sensors(plant.root, agx)
     readings = sensors.read()
     assert readings.board_mw is None and "VDD_CPU_CV" not in readings.rails_mw
     assert readings.faults == ("rail VDD_CPU_CV: no ina3221 channel has this label",)
-    (plant.root / I2C / "1-0040/hwmon/hwmon1/in2_label").write_text("VDD_CPU_CV\n")
+    (plant.root / plant.layout.hwmon_folder("1-0040") / "in2_label").write_text("VDD_CPU_CV\n")
     readings = [sensors.read() for _ in range(10)][-1]
     assert readings.board_mw is not None, "found again at the tenth failing read"
 
 
 def test_an_optional_rail_does_not_take_the_total(plant: PlantBoard, agx: BoardFacts) -> None:
-    _unreadable(plant.root / I2C / "1-0041/hwmon/hwmon2/curr2_input")
+    _unreadable(plant.root / plant.layout.hwmon_folder("1-0041") / "curr2_input")
     readings = Sensors(plant.root, agx).read()
     assert readings.board_mw is not None and len(readings.faults) == 1 and "EISDIR" in readings.faults[0]
 
@@ -84,28 +85,28 @@ def test_an_optional_rail_does_not_take_the_total(plant: PlantBoard, agx: BoardF
     ("200000", "200 C cannot be true"), ("47\xb0", "not ASCII"),
 ])
 def test_tj_that_cannot_be_true_is_none(plant: PlantBoard, agx: BoardFacts, text: str, fault: str) -> None:
-    (plant.root / zone_file("tj")).write_text(text, encoding="latin-1")
+    (plant.root / plant.layout.zone_file("tj")).write_text(text, encoding="latin-1")
     readings = Sensors(plant.root, agx).read()
     assert readings.tj_mc is None and len(readings.faults) == 1 and fault in readings.faults[0]
 
 
 def test_tj_unreadable_or_absent(plant: PlantBoard, agx: BoardFacts) -> None:
-    _unreadable(plant.root / zone_file("tj"))
+    _unreadable(plant.root / plant.layout.zone_file("tj"))
     assert "EISDIR" in Sensors(plant.root, agx).read().faults[0]
-    (plant.root / zone_file("tj")).parent.joinpath("type").write_text("other\n")
+    (plant.root / plant.layout.zone_file("tj")).parent.joinpath("type").write_text("other\n")
     readings = Sensors(plant.root, agx).read()
     assert readings.tj_mc is None and readings.faults == ("zone tj: no thermal zone has type tj-thermal",)
 
 
 @pytest.mark.parametrize("text", ["", "-256000"])
 def test_a_gated_gpu_zone_is_absent_without_fault(plant: PlantBoard, agx: BoardFacts, text: str) -> None:
-    (plant.root / zone_file("gpu")).write_text(text)
+    (plant.root / plant.layout.zone_file("gpu")).write_text(text)
     readings = Sensors(plant.root, agx).read()
     assert "gpu" not in readings.zones_mc and readings.faults == ()
 
 
 def test_an_absurd_rail_is_a_fault(plant: PlantBoard, agx: BoardFacts) -> None:
-    (plant.root / I2C / "1-0040/hwmon/hwmon1/curr1_input").write_text("32767000\n")
+    (plant.root / plant.layout.hwmon_folder("1-0040") / "curr1_input").write_text("32767000\n")
     readings = Sensors(plant.root, agx).read()
     assert readings.board_mw is None and "cannot be true" in readings.faults[0]
 

@@ -13,7 +13,6 @@ from orind.power.board import BoardFacts
 from orind.power.governor import Governor
 from orind.power.limits import Limits
 from orind.power.plant.board import PlantBoard
-from orind.power.plant.tree import DEVFREQ, zone_file
 from orind.power.policy import Policy
 from orind.power.sensors import Sensors
 from orind.power.steward import Report, Steward
@@ -59,12 +58,12 @@ def test_the_budget_is_held_through_files(rig: Rig) -> None:
     assert {"board_w", "budget_w", "tj_c", "gpu_hz", "gpu_cap_hz"} <= set(status)
     assert status["budget_w"] == 30 and status["gpu_cap_hz"] == rig.caps.gpu_cap_hz() and status["level"] == "free"
     rig.steward.close()
-    assert (rig.plant.root / DEVFREQ / "max_freq").read_text() == "1300500000\n"
+    assert (rig.plant.root / rig.plant.layout.max_freq).read_text() == "1300500000\n"
 
 
 def test_a_cap_that_cannot_be_written_is_a_fault_and_limits_go_out(rig: Rig) -> None:
     rig.run(1, 0.0)
-    (rig.plant.root / DEVFREQ / "max_freq").unlink()
+    (rig.plant.root / rig.plant.layout.max_freq).unlink()
     rig.plant.gpu_hz = lambda: 1_300_500_000  # type: ignore[method-assign]
     report = rig.run(4, 1.0)
     assert report.gpu_cap_hz is None and sum("GPU cap: " in fault for fault in report.faults) == 2
@@ -74,11 +73,11 @@ def test_a_cap_that_cannot_be_written_is_a_fault_and_limits_go_out(rig: Rig) -> 
 
 def test_lost_sensors_reach_the_limits(rig: Rig) -> None:
     rig.run(3, 1.0)
-    (rig.plant.root / zone_file("tj")).parent.joinpath("type").write_text("gone\n")
+    (rig.plant.root / rig.plant.layout.zone_file("tj")).parent.joinpath("type").write_text("gone\n")
     report = rig.run(1, 1.0)
     # names are looked up at the start; the plant goes on writing the file, so it is still read
     assert report.faults == ()
-    shutil.rmtree((rig.plant.root / zone_file("tj")).parent)
+    shutil.rmtree((rig.plant.root / rig.plant.layout.zone_file("tj")).parent)
     rig.plant._put = lambda path, value: None  # type: ignore[method-assign]
     report = rig.run(1, 1.0)
     assert report.readings.tj_mc is None and any("zone tj" in fault for fault in report.faults)
