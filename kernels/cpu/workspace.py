@@ -97,8 +97,9 @@ class Workspace:
 
     def settle(self, constants: Iterable[Array], weights: Bytes, work: Bytes) -> None:
         """Move into this memory, of `weight_bytes` and zeroed `work_bytes`. What was bound before is void."""
-        carver = Carver(weights)
-        for key, value in self._own(constants).items():
+        carver, own = Carver(weights), self._own(constants)
+        for key in list(own):
+            value = own.pop(key)  # the last but one reference: it goes when the copy is made, not when all are
             dense = np.empty_like(value, order="K", subok=False)  # the same order of axes, without gaps
             moved = np.ndarray(value.shape, value.dtype, carver.take(value.nbytes).data, 0, dense.strides)
             moved[...] = value

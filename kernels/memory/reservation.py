@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import time
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +53,7 @@ class HostReservation(Reservation):
             self._mapping = mmap.mmap(-1, max(size, mmap.PAGESIZE), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise ProgramError(f"device cpu: {size >> 20} MB of memory cannot be reserved: {error.strerror}") from error
-        if hasattr(mmap, "MADV_HUGEPAGE"):  # as NumPy does it for large arrays; where the kernel allows it
+        with suppress(OSError):  # a kernel without large pages refuses; NumPy asks for them for large arrays too
             self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self._bytes: Bytes = np.frombuffer(self._mapping, np.uint8)
         self._clean = True

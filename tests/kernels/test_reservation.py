@@ -129,6 +129,12 @@ def test_memory_that_was_used_is_zeroed_before_it_is_used_again() -> None:
     assert not memory.array(memory.take(100_000, "b")).any()
 
 
+def test_a_kernel_without_large_pages_is_no_hindrance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmap.MADV_HUGEPAGE", 12345)  # EINVAL, as where they are not compiled in
+    memory = HostReservation(MB, 0)
+    assert not memory.array(memory.take(MB, "a")).any()
+
+
 def test_scratch_without_a_reservation_and_its_refusal() -> None:
     free = Scratch()
     free.tidy()

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from orind.kernels.cuda.device import Device
 from orind.kernels.cuda.executor import CudaExecutor
+from orind.kernels.devices import open_device
 from orind.kernels.ir.errors import ProgramError
 from orind.kernels.ir.program import Program
 from orind.kernels.passes.lower import lower
@@ -71,7 +72,19 @@ def main() -> dict[str, object]:
             said.append(text)
     finally:
         device.close()
-    return {"said": said, "left": left, "without_stream": without_stream()}
+    return {"said": said, "left": left, "reservation": without_room(), "without_stream": without_stream()}
+
+
+def without_room() -> str:
+    """An engine's plans that need more than the GPU has."""
+    device = open_device("cuda")
+    try:
+        device.reserve([1 << 45], 0, 0)
+    except ProgramError as error:
+        return str(error)
+    finally:
+        device.close()
+    return ""
 
 
 def without_stream() -> str:
