@@ -33,6 +33,7 @@ from .config_file import ConfigError, PowerFiles, load, load_power, with_lines
 from .device_fit import library_problem, plan_problem
 from .lifeline import begin_child
 from .plans import ServedPlan
+from .priority import stand_back
 from .regular_file import NotRegular, check_regular
 from .sections import EngineSection
 from .unit_limits import contradictions
@@ -158,6 +159,7 @@ def describe(checked: Checked) -> dict[str, Any]:
 
 def main() -> int:
     begin_child()
+    stand_back()
     channel = socket.socket(fileno=int(sys.argv[1]))
     checked = check(Path(sys.argv[2]))
     answer = os.memfd_create("orind-checked", os.MFD_CLOEXEC)

@@ -89,5 +89,6 @@ class ConfigCheck:
 
     def _end(self, answer: dict[str, Any]) -> None:
         self.answer = answer
+        self._child.on_failed = None  # it refers to us: a circle would keep every answer, since main hardly collects
         self._watcher.forget(self._channel.fileno())
         self._channel.close()

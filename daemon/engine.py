@@ -21,12 +21,14 @@ from ..ipc.slots import SlotReader
 from ..kernels.devices import open_device
 from .engine_loop import EngineLoop
 from .lifeline import begin_child
+from .priority import StandingBack
 
 
 def main() -> int:
     begin_child()
     channel_fd, fault_fd, slots_fd, results_fd, *plan_fds = map(int, sys.argv[1:-1])
     start = json.loads(sys.argv[-1])
+    priority = StandingBack()
     faulthandler.enable(file=fault_fd, all_threads=False)
     channel = Channel.from_fd(channel_fd, blocking=True)
     try:
@@ -45,7 +47,7 @@ def main() -> int:
     gc.collect()
     gc.freeze()
     gc.disable()
-    code = loop.run()
+    code = loop.run(priority.come_back)
     if code == 0:
         device.close()
     return code

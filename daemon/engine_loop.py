@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -78,24 +78,26 @@ class EngineLoop:
         models = open_models(plans, device, slots.size, emergency_bytes)
         return cls(channel, slots, results, models, heartbeat_ms, device.memory)
 
-    def run(self) -> int:
+    def run(self, on_proved: Callable[[], None]) -> int:
         """Check, say READY, serve until STOP or until main is gone. Returns the process's exit code.
 
+        `on_proved`: called when the golden answers were right, before READY is said.
         A device that has failed is the engine's last word: main hears of it at once, the standby takes over.
         """
         try:
-            return self._run()
+            return self._run(on_proved)
         except DeviceFault as error:
             self._channel.send(messages.pack_fault(time.monotonic_ns(), str(error)))
             return 1
 
-    def _run(self) -> int:
+    def _run(self, on_proved: Callable[[], None]) -> int:
         self._tell_placements()
         try:
             self._check_all()
         except GoldenMismatch as error:
             self._channel.send(messages.pack_fault(time.monotonic_ns(), f"golden check failed: {error}"))
             return 1
+        on_proved()
         self._tell_memory(time.monotonic_ns())
         self._channel.send(messages.pack_ready(time.monotonic_ns()))
         poller = select.poll()

@@ -200,6 +200,7 @@ def test_the_process_answers_once_with_plans_as_descriptors(
 ) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     monkeypatch.setattr(checker, "begin_child", lambda: None)
+    monkeypatch.setattr(checker, "stand_back", lambda: None)
     monkeypatch.setattr(sys, "argv", ["checker", str(theirs.detach()), str(write(tmp_path, plan))])
     assert checker.main() == 0
     with ours:

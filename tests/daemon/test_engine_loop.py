@@ -84,7 +84,7 @@ class Bench:
         return EngineLoop(channel, slots, area, [self.model], heartbeat_ms, memory)
 
     def start(self, loop: EngineLoop) -> None:
-        self.thread = threading.Thread(target=lambda: self.exit.append(loop.run()))
+        self.thread = threading.Thread(target=lambda: self.exit.append(loop.run(lambda: None)))
         self.thread.start()
 
     def said(self) -> messages.Batch | messages.Answer | messages.Notice:

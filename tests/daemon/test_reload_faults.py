@@ -6,6 +6,7 @@ ready), `half` (one is), `switched` (the old engine still has a frame).
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from stand_ins import EngineStandIn
 from test_daemon import DETECT, ROW, House, made_config, signals_restored  # noqa: F401  a fixture among them
 
 from orind.daemon.daemon import Daemon
+from orind.daemon.generation import Generation
 from orind.daemon.nursery_client import GONE, NurseryDied
 from orind.ipc import meminfo
 from orind.ipc.errors import IpcError
@@ -326,3 +328,29 @@ def test_result_memory_is_taken_before_the_switch_or_the_reload_is_refused(
     assert house.status()["generation"] == 1 and not house.daemon._retired
     reload.old[0].answer(reload.order, [ROW])
     assert reload.outcome(1) == "ok"
+
+
+def test_a_reload_leaves_nothing_that_only_the_collector_would_find(house: House) -> None:
+    """Main collects what is young at most: a circle of references that grows old would stay for ever."""
+    reload = Reload(house, "switched")
+    reload.old[0].answer(reload.order, [ROW])
+    assert reload.outcome(1) == "ok"
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            reload.replies.clear()
+            reload.ask()
+            reload.checker = house.until(lambda: [s for s in house.processes.of("checker") if s.fds])[-1]
+            reload.start_engines()
+            reload.finish()
+            house.until(lambda: not house.daemon._retired)
+        for engine in house.engines[:-2]:
+            engine.die()
+        # as the real nursery forgets who has ended, and so must the test
+        house.processes.started, house.engines = house.processes.of("engine")[-2:], house.engines[-2:]
+        del reload, engine
+        kept = [o for o in gc.get_objects() if isinstance(o, Generation)]
+        assert gc.collect() == 0 and [g.number for g in kept] == [house.daemon.generation.number]
+    finally:
+        gc.enable()
