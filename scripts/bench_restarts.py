@@ -19,7 +19,16 @@ sys.path.insert(0, str(HOUSE / "tests" / "systemd"))
 import harness  # noqa: E402  beside this file
 from installed import UNIT, Installed  # noqa: E402  from tests/systemd
 from machine import Machine, why_not  # noqa: E402
-from restarts import KINDS, RATE_HZ, Restarts, restart_under_load, shipped_config  # noqa: E402
+from restarts import (  # noqa: E402
+    KINDS,
+    RATE_HZ,
+    SOCKET,
+    Knocking,
+    Restarts,
+    held_by_systemd,
+    restart_under_load,
+    shipped_config,
+)
 from terminal import table  # noqa: E402
 
 
@@ -30,14 +39,18 @@ def main() -> int:
         return 1
     turns = [kind for i in range(max(options.graceful, options.kills)) for kind, n in
              zip(KINDS, (options.graceful, options.kills), strict=True) if i < n]  # fmt: skip
-    print(f"{options.graceful} x systemctl restart, {options.kills} x kill -9 of main, {RATE_HZ:g} frames/s")
+    whose = f"socket held by {SOCKET}" if options.socket else "socket bound by orind"
+    print(f"{options.graceful} x systemctl restart, {options.kills} x kill -9 of main, {RATE_HZ:g} frames/s, {whose}")
     print(harness.machine(), flush=True)
     with Machine() as machine:
         orind = Installed(machine)
-        orind.configure(shipped_config(orind.put_plan(harness.part_plan())))
-        orind.systemctl("start", UNIT)
+        config = shipped_config(orind.put_plan(harness.part_plan()))
+        orind.configure(held_by_systemd(config) if options.socket else config)
+        orind.systemctl("start", *([SOCKET] if options.socket else []), UNIT)
         try:
-            return report(restart_under_load(orind, turns, said=lambda text: print(text, file=sys.stderr, flush=True)))
+            with Knocking(orind.endpoint.removeprefix("ipc://")) as others:
+                result = restart_under_load(orind, turns, lambda text: print(text, file=sys.stderr, flush=True))
+            return report(result, others)
         except BaseException:
             print(orind.journal(), file=sys.stderr)
             raise
@@ -50,10 +63,11 @@ def _options() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--graceful", type=int, default=10, metavar="N", help="systemctl restart so often (10)")
     parser.add_argument("--kills", type=int, default=10, metavar="N", help="kill -9 of main so often (10)")
+    parser.add_argument("--socket", action="store_true", help="with orind.socket, which then is never refused")
     return parser.parse_args()
 
 
-def report(result: Restarts) -> int:
+def report(result: Restarts, others: Knocking) -> int:
     """The table, then the verdict: the exit code."""
     rows = [[kind, len(gaps), f"{statistics.median(gaps):.0f}", f"{max(gaps):.0f}"]
             for kind, gaps in result.gaps_ms.items() if gaps]  # fmt: skip
@@ -61,6 +75,7 @@ def report(result: Restarts) -> int:
     poor = [f"frame {a.result.seq}: {a.result.outcome}, {a.result.reason}" for a in result.load.not_ok()]
     lost, twice = result.unanswered(), result.answered_twice()
     print(f"triggers {len(result.load.sent)}, sent again {result.resent}, repeats suppressed {result.suppressed}")
+    print(f"connections tried beside, 50 a second: {others.accepted} taken, {others.refused} refused")
     print(f"each must be 0: unanswered {len(lost)}, answered twice {len(twice)}, not ok {len(poor)}")
     for line in poor[:5]:
         print(f"FAILED: {line}", file=sys.stderr)

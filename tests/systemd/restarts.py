@@ -6,9 +6,11 @@ re-sending, as a customer would; what it is handed counts, not what crossed the 
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +19,7 @@ from installed import UNIT, Installed
 
 from orind.ipc.client import Publisher
 
+SOCKET = "orind.socket"
 RATE_HZ = 40.0
 # Half the slots: a successor does not know what its predecessor answered, so a repeat that was on its way is new to it.
 OUTSTANDING_MAX = 32
@@ -84,6 +87,38 @@ def shipped_config(plan: str) -> dict[str, Any]:
             "golden_interval_s": 30,
         },
     }
+
+
+def held_by_systemd(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with the cameras' socket from orind.socket."""
+    return {**config, "sources": [{**config["sources"][0], "endpoint": "systemd:frames"}]}
+
+
+class Knocking(threading.Thread):
+    """A camera program that connects anew, 50 times a second, as often as it is let."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.accepted = self.refused = 0
+        self._path = path
+        self._enough = threading.Event()
+
+    def run(self) -> None:
+        while not self._enough.wait(0.02):
+            with socket.socket(socket.AF_UNIX) as sock:
+                try:
+                    sock.connect(self._path)
+                    self.accepted += 1
+                except OSError:
+                    self.refused += 1
+
+    def __enter__(self) -> Knocking:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        self.join()
 
 
 def restart_under_load(installed: Installed, turns: list[str], said: Callable[[str], None] = print) -> Restarts:

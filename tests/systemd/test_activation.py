@@ -3,51 +3,21 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from installed import UNIT, Installed
-from restarts import restart_under_load
-
-SOCKET = "orind.socket"
+from restarts import SOCKET, Knocking, held_by_systemd, restart_under_load
 
 
 @pytest.fixture
 def activated(orind: Installed, config: dict[str, Any]) -> Iterator[Installed]:
     """The shipped socket unit listens, orind does not run; nothing else of the configuration is changed."""
-    orind.configure({**config, "sources": [{**config["sources"][0], "endpoint": "systemd:frames"}]})
+    orind.configure(held_by_systemd(config))
     orind.systemctl("start", SOCKET)
     yield orind
     orind.systemctl("stop", SOCKET, UNIT)
-
-
-class Knocking(threading.Thread):
-    """A camera program that connects anew, 50 times a second, as often as it is let."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self.accepted = self.refused = 0
-        self._path = path
-        self._enough = threading.Event()
-
-    def run(self) -> None:
-        while not self._enough.wait(0.02):
-            with socket.socket(socket.AF_UNIX) as sock:
-                try:
-                    sock.connect(self._path)
-                    self.accepted += 1
-                except OSError:
-                    self.refused += 1
-
-    def __enter__(self) -> Knocking:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._enough.set()
-        self.join()
 
 
 def test_the_first_camera_starts_it_and_a_stop_leaves_the_socket(activated: Installed, picture: Any) -> None:
