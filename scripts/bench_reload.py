@@ -28,6 +28,8 @@ from bench_reload_cases import BAD, CYCLE, Bad, Bench, Plans, good, matches
 from harness import Answered, Load, Service, account_gap, machine, part_pictures
 from terminal import plot, table
 
+from orind.ipc.identity import WINDOW
+
 SECOND_NS = 1_000_000_000
 WARM_UP_S, SETTLE_S = 1.5, 20.0
 LATE_MORE, RSS_PART = 0.001, 0.01
@@ -77,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = Path(name)
         with Service(folder, good(plans, 0, options.deadline)) as service:
             with Load(service, part_pictures(8), options.rate, encoding="rgb8") as load:
-                time.sleep(WARM_UP_S)
+                warm_up(load, options.reloads >= 2 * CYCLE)
                 for number in range(1, options.reloads + 1):
                     reload_once(service, load, plans, number, options, course)
                 for number in range(options.bad):
@@ -103,6 +105,14 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.reloads < 1 or options.bad < 0 or options.rate <= 0 or options.deadline <= 0:
         parser.error("--reloads must be at least 1, --bad at least 0, --rate and --deadline above 0")
     return options
+
+
+def warm_up(load: Load, whole: bool) -> None:
+    """`whole`: until main remembers as many answers for repeats as it ever will; its memory grows up to then."""
+    time.sleep(WARM_UP_S)
+    while whole and len(load.sent) < WINDOW:
+        print(f"warming up: {len(load.sent)} of {WINDOW} frames", file=sys.stderr, flush=True)
+        time.sleep(10 * WARM_UP_S)
 
 
 def _reload(service: Service) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..ir.errors import ProgramError
 from ..memory.pool import ALIGN, Block
 from ..memory.reservation import Reservation
 from .convolution import Array
@@ -68,9 +69,14 @@ class DeviceReservation(Reservation):
     what = "one allocation on the GPU"
 
     def __init__(self, device: Device, size: int, reserve: int) -> None:
-        """The driver's error where the GPU does not have it."""
+        """Raises ProgramError with the figures where the GPU does not have it free, which on a board is everybody's
+        memory: the kernel would kill for it. The driver's error where somebody else was faster."""
         super().__init__(size, reserve)
         self.device = device
+        if size > (free := int(device.driver.mem_get_info()[0])):
+            raise ProgramError(
+                f"device cuda: an engine's plans need {size >> 20} MiB of the GPU's memory, {free >> 20} MiB are free"
+            )
         self._memory = device.driver.mem_alloc(max(size, 1))
 
     def device_free(self) -> int | None:

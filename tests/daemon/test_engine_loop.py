@@ -73,6 +73,7 @@ class Bench:
         self.ring = SlotRing(4, 16_384)
         self.results = ResultArea(2, 4, 24, 1)
         self.model = Stub()
+        self.proved: list[bool] = []
         self.exit: list[int] = []
         self.thread: threading.Thread | None = None
 
@@ -84,7 +85,7 @@ class Bench:
         return EngineLoop(channel, slots, area, [self.model], heartbeat_ms, memory)
 
     def start(self, loop: EngineLoop) -> None:
-        self.thread = threading.Thread(target=lambda: self.exit.append(loop.run(lambda: None)))
+        self.thread = threading.Thread(target=lambda: self.exit.append(loop.run(lambda: self.proved.append(True))))
         self.thread.start()
 
     def said(self) -> messages.Batch | messages.Answer | messages.Notice:
@@ -198,12 +199,13 @@ def test_a_wrong_golden_answer_at_start_is_its_last_word(bench: Bench) -> None:
     bench.start(bench.loop())
     said = bench.notice()
     assert said.kind is Kind.FAULT and "golden check failed" in said.text and "conv_3" in said.text
+    assert not bench.proved
     assert bench.end() == 1
 
 
 def test_check_is_answered_with_what_it_found(bench: Bench) -> None:
     bench.start(bench.loop())
-    bench.notice()
+    assert bench.notice().kind is Kind.READY and bench.proved == [True]
     bench.sock.send(messages.pack_check(0))
     assert bench.notice()[0::2] == (Kind.GOLDEN, True)
     bench.model.wrong = "checksum differs"
