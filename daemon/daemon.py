@@ -213,8 +213,9 @@ class Daemon:
     # -- what a reload asks --------------------------------------------------------------------------------------
 
     def afford(self, candidate: Candidate) -> None:
-        """Raises OSError, IpcError where descriptors or memory are too few for a second generation."""
+        """Raises OSError, IpcError where one generation more has no room: descriptors, memory, their number."""
         self.descriptors.check(candidate.config)
+        self._retired.check_room()
         footprint.check(candidate, meminfo.read().available)
 
     def new_generation(self, candidate: Candidate) -> Generation:

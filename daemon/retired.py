@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from ..ipc.errors import IpcError
 from .engine_handle import Batch
 from .failover import Failover
 from .faults import Fault
@@ -27,6 +28,8 @@ class Tally:
             self.failovers + machine.failovers, self.renewals + machine.renewals, self.losses + machine.losses
         )
 
+RETIRED_MAX = 2
+
 
 class Retired:
     """What closed ones counted is kept in `_closed`."""
@@ -42,6 +45,12 @@ class Retired:
         for generation in self._generations:
             tally = tally.with_machine(generation.machine)
         return tally
+
+    def check_room(self) -> None:
+        """Raises IpcError where as many are left as may be: those whose engines hang would pile up."""
+        if len(self._generations) >= RETIRED_MAX:
+            numbers = " and ".join(str(generation.number) for generation in self._generations)
+            raise IpcError(f"generations {numbers} still answer what they have: ask again when they have ended")
 
     def add(self, generation: Generation) -> None:
         generation.retire()

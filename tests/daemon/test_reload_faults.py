@@ -55,10 +55,19 @@ class Reload:
     def ask(self, op: str = "reload") -> None:
         self.house.daemon.reloading.request(op, lambda fields: self.replies.append(dict(fields)))
 
-    def start_engines(self, **changes: Any) -> None:
+    def answer_checker(self, engine_bytes: int = 0, **changes: Any) -> None:
+        """The file is good."""
         made = made_config(self.house.folder, **changes).model_dump()
-        plan = {**GOOD["plans"][0], "spec": DETECT.to_json(), "interface": INTERFACE}
+        plan = {**GOOD["plans"][0], "spec": DETECT.to_json(), "interface": INTERFACE, "engine_bytes": engine_bytes}
         play_checker(self.checker, {**GOOD, "config": made, "plans": [plan]})
+
+    def ask_again(self) -> None:
+        self.replies.clear()
+        self.ask()
+        self.checker = self.house.until(lambda: [s for s in self.house.processes.of("checker") if s.fds])[-1]
+
+    def start_engines(self, **changes: Any) -> None:
+        self.answer_checker(**changes)
         before = len(self.house.engines)
         self.house.until(lambda: len(self.house.engines) == before + 2)
         self.new = self.house.engines[before:]
@@ -231,9 +240,7 @@ def test_a_source_that_is_new_is_bound_only_with_the_generation_that_serves_it(h
     reload.new[1].die()
     house.until(lambda: reload.replies)
     assert sorted(house.daemon.endpoints.sources) == ["in"] and not (house.folder / "more").exists()
-    reload.replies.clear()
-    reload.ask()
-    reload.checker = house.until(lambda: [s for s in house.processes.of("checker") if s.fds])[-1]
+    reload.ask_again()
     reload.start_engines(sources=sources)
     reload.finish()
     assert sorted(house.daemon.endpoints.sources) == ["in", "more"]
@@ -292,9 +299,7 @@ def test_a_reload_for_which_memory_is_short_is_refused_with_the_figures_before_a
     reload = Reload(house, "checking")
     with monkeypatch.context() as short:
         short.setattr(meminfo, "read", lambda: meminfo.Memory(1 << 33, 39 << 20))
-        made = made_config(house.folder).model_dump()
-        plan = {**GOOD["plans"][0], "spec": DETECT.to_json(), "interface": INTERFACE, "engine_bytes": 30 << 20}
-        play_checker(reload.checker, {**GOOD, "config": made, "plans": [plan]})
+        reload.answer_checker(engine_bytes=30 << 20)
         house.until(lambda: reload.replies)
     assert reload.replies[0]["problems"] == [
         "the new engines need about 2 x 50 MiB and 1 MiB for results beside those that serve, 39 MiB are available: "
@@ -320,14 +325,39 @@ def test_result_memory_is_taken_before_the_switch_or_the_reload_is_refused(
         real(self, *arguments)
 
     monkeypatch.setattr(ResultArea, "__init__", take)
-    made = made_config(house.folder).model_dump()
-    plan = {**GOOD["plans"][0], "spec": DETECT.to_json(), "interface": INTERFACE}
-    play_checker(reload.checker, {**GOOD, "config": made, "plans": [plan]})
+    reload.answer_checker()
     house.until(lambda: reload.replies)
     assert "of 9999 bytes cannot be allocated, 99 are free" in reload.replies[0]["problems"][0]
     assert house.status()["generation"] == 1 and not house.daemon._retired
     reload.old[0].answer(reload.order, [ROW])
     assert reload.outcome(1) == "ok"
+
+
+def test_generations_that_still_answer_do_not_pile_up(house: House) -> None:
+    """Two may be draining; a third reload is refused until one of them has ended."""
+    reload = Reload(house, "switched")
+    house.send(2)
+    (second,) = house.until(reload.new[0].hear)
+    held = [(reload.old[0], reload.order), (reload.new[0], second)]
+    for wanted in (True, False):
+        reload.ask_again()
+        if wanted:
+            reload.start_engines()
+            reload.finish()
+        else:
+            reload.answer_checker()
+            house.until(lambda: reload.replies)
+    assert reload.replies[0]["problems"] == [
+        "generations 1 and 2 still answer what they have: ask again when they have ended"
+    ]
+    for engine, order in held:
+        engine.answer(order, [ROW])
+    assert {house.reply()["outcome"] for _ in held} == {"ok"}
+    house.until(lambda: not house.daemon._retired)
+    reload.ask_again()
+    reload.start_engines()
+    reload.finish()
+    assert_books(house.daemon, received=2, ok=2)
 
 
 def test_a_reload_leaves_nothing_that_only_the_collector_would_find(house: House) -> None:
@@ -339,9 +369,7 @@ def test_a_reload_leaves_nothing_that_only_the_collector_would_find(house: House
     gc.disable()
     try:
         for _ in range(2):
-            reload.replies.clear()
-            reload.ask()
-            reload.checker = house.until(lambda: [s for s in house.processes.of("checker") if s.fds])[-1]
+            reload.ask_again()
             reload.start_engines()
             reload.finish()
             house.until(lambda: not house.daemon._retired)
