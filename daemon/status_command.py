@@ -49,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
 def lines(status: dict[str, Any]) -> list[str]:
     """The status for a person's terminal."""
     frames, power = status["frames"], status["power"]
-    text = [f"{status['state']}, generation {status['generation']}, {status['failovers']} failovers"]
+    renewed = f", {status['renewals']} engines renewed" if status["renewals"] else ""
+    text = [f"{status['state']}, generation {status['generation']}, {status['failovers']} failovers{renewed}"]
     text += [f"  ! {reason}" for reason in status["health"]["reasons"]]
     if status["reload"]["result"]:
         text.append(f"reload   {status['reload']['result']}")

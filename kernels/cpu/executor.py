@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -68,8 +68,9 @@ class ProgramRunner:
     """A bound program. `input` (N, H, W, C) or (N, ...) is written by the caller before each run."""
 
     def __init__(self, program: Program, constants: Mapping[str, Array],
-                 arena: Bytes | None = None, workspace: Workspace | None = None) -> None:
-        """`arena`, `workspace`: see Binding."""
+                 arena: Bytes | None = None, workspace: Workspace | None = None,
+                 elsewhere: Container[str] = ()) -> None:
+        """`arena`, `workspace`: see Binding. Steps named in `elsewhere` are not run here: they get no calls."""
         self.program = program
         self.binding = Binding(program, constants, arena, workspace)
         self.input: Array = self.binding.all_frames(program.inputs[0])
@@ -78,7 +79,7 @@ class ProgramRunner:
         for step in program.steps:
             bind = FUNCTIONS[type(step).__name__]
             calls: list[Call] = []
-            for frame in range(program.batch):
+            for frame in range(program.batch if step.name not in elsewhere else 0):
                 calls += bind(step, self.binding, frame)
             self.steps.append((step, calls))
         self._calls = [call for _, calls in self.steps for call in calls]

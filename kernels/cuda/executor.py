@@ -18,6 +18,7 @@ import numpy as np
 
 from ..cpu.executor import Plan, ProgramRunner, check_golden
 from ..cpu.memory_check import separate as separated
+from ..cpu.workspace import Workspace
 from ..ir.errors import ProgramError
 from ..ir.program import Program
 from ..ir.steps import Step
@@ -35,8 +36,9 @@ class CudaExecutor:
     """One program on one GPU. Its plan must stay open while this lives; executors of a process may share a device."""
 
     def __init__(self, prepared: PreparedProgram, weights: DeviceMemory, work: DeviceMemory,
-                 separate: bool = False) -> None:
-        """`separate`, for tests: every buffer is a part of its own of `work` (arena.py).
+                 separate: bool = False, workspace: Workspace | None = None) -> None:
+        """`separate`, for tests: every buffer is a part of its own of `work` (arena.py). `workspace`: of the steps on
+        the CPU, shared with other batch sizes of the plan.
 
         Raises ProgramError where memory is short; DeviceFault where the GPU fails.
         """
@@ -50,7 +52,7 @@ class CudaExecutor:
         self._memory = (weights, work)
         self.overflows: dict[int, str] = {}
         with self.device.opening(f"batch size {self.batch} of this plan"):
-            self._open(prepared.fill(weights, work, separate))
+            self._open(prepared.fill(weights, work, separate), workspace)
 
     @classmethod
     def alone(cls, plan: Plan, batch: int = 1, programs: Mapping[int, Program] | None = None, *, device: Device,
@@ -65,11 +67,11 @@ class CudaExecutor:
         prepared = PreparedProgram(plan, program, device, cpu_steps)
         return cls(prepared, Allocations(device), Allocations(device), separate)
 
-    def _open(self, filled: Filled) -> None:
+    def _open(self, filled: Filled, workspace: Workspace | None) -> None:
         """Kernels on the device, and a graph of each segment."""
         self._arena, self._arguments = filled.arena, filled.arguments
         self._host = self.device.pinned(self.program.arena_bytes)
-        self.runner = ProgramRunner(self.program, self.plan.tensors, self._host)
+        self.runner = ProgramRunner(self.program, self.plan.tensors, self._host, workspace, self._launches)
         self._flags = OverflowFlags(self.device, filled.flags)
         for launch in self._launches.values():
             self.device.function(launch.kernel)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..cpu.executor import Plan
+from ..cpu.workspace import Workspace
 from ..ir.program import Program
 from ..memory.pool import Block
 from .device import Device
@@ -33,8 +34,9 @@ class PreparedPlan:
         """The executors by batch size, and their blocks. Raises PoolExhausted, ProgramError, DeviceFault."""
         parts = {what: memory.part(nbytes, f"{name}: {what}") for what, nbytes in self.needs.items()}
         batches = [program.program.batch for program in self._programs]
+        workspace = Workspace()
         executors = {
-            n: CudaExecutor(program, parts[f"weights of batch {n}"], parts[f"batch {n}"])
+            n: CudaExecutor(program, parts[f"weights of batch {n}"], parts[f"batch {n}"], workspace=workspace)
             for n, program in zip(batches, self._programs, strict=True)
         }
         return executors, [part.block for part in parts.values()]
