@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ..ipc.bounded_text import bound_texts
 from ..ipc.exit_codes import Exit
-from . import named_inputs
+from . import footprint, named_inputs
+from .candidate import Candidate
 from .checker import Checked, check, describe
 
 FAILOVER_BOUND_MS = 200
@@ -61,6 +62,11 @@ def lines(path: Path, checked: Checked) -> list[str]:
     text.append(
         f"  a hung engine is detected within {engine.heartbeat_missed_ms:g} ms when idle, "
         f"within {engine.batch_watchdog_ms:g} ms in a batch"
+    )
+    own, results = footprint.of_pair(Candidate(config, checked.plans, None))
+    text.append(
+        f"  engines: {footprint.ENGINES} of about {footprint.mib(own)}, {footprint.mib(results)} of results; a reload "
+        "needs that once more beside what serves"
     )
     if engine.heartbeat_missed_ms >= FAILOVER_BOUND_MS:
         text.append(

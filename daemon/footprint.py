@@ -31,10 +31,11 @@ def check(candidate: Candidate, available: int) -> None:
     own, results = of_pair(candidate)
     if ENGINES * own + results > available:
         raise IpcError(
-            f"the new engines need about {ENGINES} x {_mib(own)} and {_mib(results)} for results beside those that "
-            f"serve, {_mib(available)} are available: free memory, or restart orind, which needs no second pair"
+            f"the new engines need about {ENGINES} x {mib(own)} and {mib(results)} for results beside those that "
+            f"serve, {mib(available)} are available: free memory, or restart orind, which needs no second pair"
         )
 
 
-def _mib(size: int) -> str:
+def mib(size: int) -> str:
+    """In words, rounded up."""
     return f"{-(-size // MIB)} MiB"

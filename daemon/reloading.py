@@ -60,7 +60,8 @@ class Reloading:
         self._replies: list[Reply] = []  # for what is running
         self._check: ConfigCheck | None = None
         self._next: Generation | None = None
-        self._power, self._next_power = power, power  # of what serves, of `_next`
+        self._power = power  # of what serves
+        self._asked: Candidate | None = None  # what `_next` is made of, as it was asked for
         self._deadline_ns = 0
         self._serving: tuple[int, Candidate] | None = None  # while `_next` is under way: what serves until then
         self._kept: tuple[int, Candidate] | None = None  # what served before the last good reload
@@ -165,7 +166,7 @@ class Reloading:
             self._serving = served.number, Candidate(served.config, served.plans, self._power).duplicate()
             self._host.afford(candidate)
             self._next = self._host.new_generation(candidate)
-            self._next_power = candidate.power
+            self._asked = candidate
             self._deadline_ns = now_ns + int(candidate.config.engine.ready_timeout_s * 1e9)
             self._next.start(now_ns)
         except REFUSALS as error:
@@ -186,14 +187,14 @@ class Reloading:
 
     def _switch(self, generation: Generation, now_ns: int) -> None:
         """Endpoints come last: one that was bound for a configuration that then cannot serve would swallow frames."""
+        assert self._serving is not None and self._asked is not None
         try:
-            notes = bound_texts(self._host.open(generation.config))
+            notes = bound_texts(self._host.open(self._asked.config))
         except REFUSALS as error:
             self._finish(False, UNCHANGED, [_text(error)], now_ns)
             return
-        assert self._serving is not None
         before, self._serving, self._next = self._serving, None, None
-        self._power = self._next_power
+        self._power = self._asked.power
         self._host.switch(generation, self._power, now_ns)
         result = f"generation {generation.number} serves"
         if self._kept is not None:

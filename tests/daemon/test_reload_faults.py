@@ -333,6 +333,16 @@ def test_result_memory_is_taken_before_the_switch_or_the_reload_is_refused(
     assert reload.outcome(1) == "ok"
 
 
+def test_what_takes_a_restart_is_told_by_the_reload_and_does_not_come_into_force(house: House) -> None:
+    reload = Reload(house, "checking")
+    reload.start_engines(slots={"count": 9, "bytes": 8192})
+    reload.finish()
+    assert reload.replies[0]["notes"] == ["slots has changed, which takes effect at the next restart"]
+    assert house.daemon.generation.config.slots.count == 8
+    reload.old[0].answer(reload.order, [ROW])
+    assert reload.outcome(1) == "ok"
+
+
 def test_generations_that_still_answer_do_not_pile_up(house: House) -> None:
     """Two may be draining; a third reload is refused until one of them has ended."""
     reload = Reload(house, "switched")
