@@ -149,7 +149,12 @@ class PowerLink:
             self._latest = Limits.from_json(message["limits"])
             self._respawn.served()
         else:
-            self.report = bound_fields(message["report"])
+            before, self.report = bool(self.report.get("faults")), bound_fields(message["report"])
+            faults = self.report.get("faults")
+            if faults and not before:
+                log.error("power: %s", "; ".join(faults))
+            elif before and not faults:
+                log.warning("power: sensors and clock caps are well again")
 
     def _hang_up(self) -> None:
         if self._channel is not None:

@@ -51,7 +51,7 @@ class Governor:
         self._observer = Observer(facts.model, facts.sensor_window_ns)
         self._dither = Dither(policy.dwell_ns, policy.tick_ns)
         self._thermal = ThermalBudget(policy.tj_warn_mc, policy.tj_limit_mc, facts.sensor_window_ns)
-        self._trust = SensorTrust()
+        self._trust = SensorTrust(facts.model.full_mw)
         self._clocks_hz: tuple[int, ...] = ()
         self._last_ns: int | None = None
         self._last_tj_c = policy.tj_warn_mc / 1000

@@ -41,6 +41,11 @@ class PowerModel:
         f.finish()
         return model
 
+    @property
+    def full_mw(self) -> float:
+        """What full load adds to idle at the reference clock."""
+        return self.gpu_full_mw + self.cpu_full_mw + self.memory_full_mw
+
     def dynamic_mw(self, gpu_hz: float, busy: float, tj_c: float) -> float:
         """Power above idle, for a busy share in 0..1 (linear in it: within a tick the GPU is either on or off)."""
         ratio = gpu_hz / self.reference_hz

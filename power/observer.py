@@ -20,8 +20,10 @@ from .window import SlidingMean
 _BIAS_RATE_PER_S = 0.5
 _GAIN_RATE_PER_S = 0.3
 _GAIN_LOW, _GAIN_HIGH = 0.5, 2.0
-# "excited": the model's dynamic power is more than this share of full load; below, the gain is not observable
-_EXCITED_SHARE = 0.10
+# "excited": from this share of full load on, an error says as much about the gain as about the bias. Below, it says
+# less with the square: at the lowest clock an error of the bias would turn into several times that share of the gain,
+# and the next burst at a high clock would overshoot.
+_EXCITED_SHARE = 0.4
 # a comparison counts half when the model moved by this share of full load within the possible age of the reading:
 # 1 W on AGX Orin, more than two steps taken in turn make, far less than a burst
 _MOVED_SHARE = 0.025
@@ -34,7 +36,7 @@ class Observer:
         self._model = model
         self._window = SlidingMean(window_ns)
         self._window_ns = window_ns
-        self._full_mw = model.gpu_full_mw + model.cpu_full_mw + model.memory_full_mw
+        self._full_mw = model.full_mw
         # windowed dynamic power at the last ticks, reaching back over one window: what a reading may stand for
         self._candidates: deque[tuple[int, float]] = deque()
         self._bias_bound_mw = model.idle_mw
@@ -72,8 +74,10 @@ class Observer:
         dt_s = min(lasted_ns / 1e9, 0.3)
         bound = self._bias_bound_mw
         self.bias_mw = min(max(self.bias_mw + _BIAS_RATE_PER_S * dt_s * error, -bound), bound)
-        if dynamic > _EXCITED_SHARE * self._full_mw:
-            self.gain = min(max(self.gain + _GAIN_RATE_PER_S * dt_s * error / dynamic, _GAIN_LOW), _GAIN_HIGH)
+        excited = min(dynamic / (_EXCITED_SHARE * self._full_mw), 1.0)
+        if excited > 0.0:
+            step = _GAIN_RATE_PER_S * dt_s * excited * excited * error / dynamic
+            self.gain = min(max(self.gain + step, _GAIN_LOW), _GAIN_HIGH)
 
     def full_load_mw(self, clocks_hz: Sequence[int], tj_c: float) -> list[float]:
         """Board power at full load for each clock, as learned so far; ascending with the clocks."""

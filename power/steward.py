@@ -117,6 +117,8 @@ class Steward:
         faults.extend(readings.faults)
         cap_hz = self._look_at_caps(faults)
         decision = self._governor.decide(readings, busy, cap_hz, self._clocks_hz, now_ns)
+        if decision.hot is not None:
+            faults.append(f"taken for hot: {decision.hot}")
         try:
             self._cap_hz = self._caps.set_gpu_max(decision.gpu_cap_hz, decision.reason)
         except PowerError as error:

@@ -2,7 +2,8 @@
 
 Called by governor.py with every reading. Rules (DESIGN section 8): junction unreadable; GPU zone unreadable while the
 GPU is loaded (rail-gated is normal); a temperature that jumps more than 20 C within a second; one that stays the same
-for 30 s while power moved by more than 3 W; board power unreadable, or frozen while the model says it moved.
+for 30 s while power moved by more than 3 W; a junction far below one of its zones, although it is their maximum; board
+power unreadable, or frozen while the model says it moved.
 Invariant: hot within a second of the fact, and trust comes back by itself, only after a stretch of good readings.
 """
 
@@ -18,9 +19,11 @@ _S = 1_000_000_000
 _BRIDGE_NS = 4 * _S // 10
 _JUMP_MC, _JUMP_NS = 20_000, _S
 _STUCK_NS, _STUCK_MOVED_MW = 30 * _S, 3_000
-# Power is refreshed every 430 ms; 3 s of the same sum to the milliwatt, in the last 0.6 s of which the model was 6 W
-# away from where it began, is a dead register.
-_FROZEN_NS, _FROZEN_MOVED_MW, _FROZEN_MOVED_NS = 3 * _S, 6_000, 6 * _S // 10
+# Power is refreshed every 430 ms; 3 s of the same sum to the milliwatt, in the last 0.6 s of which the model was a
+# seventh of full load (6 W on AGX Orin) away from where it began, is a dead register.
+_FROZEN_NS, _FROZEN_MOVED_SHARE, _FROZEN_MOVED_NS = 3 * _S, 0.14, 6 * _S // 10
+# tj is the maximum of the zones; noise and moments of reading are well below this
+_BELOW_ZONE_MC = 10_000
 _RECOVER_NS = 5 * _S
 _LOADED = 0.05
 
@@ -37,9 +40,11 @@ class _Zone:
 
 
 class SensorTrust:
-    """Judges the readings of one board; state is the history that the rules need."""
+    """Judges the readings of one board; state is the history that the rules need. `full_mw`: what full load adds to
+    idle at the highest clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, full_mw: float) -> None:
+        self._frozen_moved_mw = _FROZEN_MOVED_SHARE * full_mw
         self._zones = {"junction temperature": _Zone(), "GPU temperature": _Zone()}
         self._power_good_ns: int | None = None
         self._power: int | None = None
@@ -61,6 +66,7 @@ class SensorTrust:
         bad = (
             self._judge_zone("junction temperature", junction, seen.tj_mc, seen.board_mw, True, now_ns)
             or self._judge_zone("GPU temperature", gpu, seen.zones_mc.get("gpu"), seen.board_mw, loaded, now_ns)
+            or _judge_junction(seen)
             or self._judge_power(seen.board_mw, expected_mw, now_ns)
         )
         if bad is not None:
@@ -110,7 +116,7 @@ class SensorTrust:
             self._expected_then, self._moved_since_ns = expected_mw, None
             return None
         moved = abs(expected_mw - self._expected_then)
-        if moved <= _FROZEN_MOVED_MW:
+        if moved <= self._frozen_moved_mw:
             self._moved_since_ns = None
         elif self._moved_since_ns is None:
             self._moved_since_ns = now_ns
@@ -118,3 +124,11 @@ class SensorTrust:
                 and now_ns - self._moved_since_ns >= _FROZEN_MOVED_NS:
             return f"board power frozen at {power / 1000:.1f} W while the load moved by {moved / 1000:.1f} W"
         return None
+
+
+def _judge_junction(seen: Readings) -> str | None:
+    """The junction sensor contradicts another."""
+    for name, value in seen.zones_mc.items():
+        if seen.tj_mc is not None and value - seen.tj_mc > _BELOW_ZONE_MC:
+            return f"junction temperature of {seen.tj_mc / 1000:.1f} C is below zone {name} ({value / 1000:.1f} C)"
+    return None

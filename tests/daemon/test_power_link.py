@@ -101,6 +101,17 @@ def test_limits_hold_until_they_expire(link: Link) -> None:
         assert held is not None and held.level == "lowest"
 
 
+def test_faults_are_said_once_when_they_come_and_when_they_go(link: Link, caplog: pytest.LogCaptureFixture) -> None:
+    link.link.configure(SECTION, "/plant")
+    link.turn()
+    with link.steward() as sock:
+        for faults in ([], ["zone tj: lost"], ["zone tj: lost"], [], []):
+            sock.send(json.dumps({"report": {"board_w": 21.0, "faults": faults}}).encode())
+        link.turn()
+    said = [(r.levelname, r.getMessage()) for r in caplog.records if r.getMessage().startswith("power: ")]
+    assert said == [("ERROR", "power: zone tj: lost"), ("WARNING", "power: sensors and clock caps are well again")]
+
+
 def test_a_stewards_error_is_in_the_report(link: Link) -> None:
     link.link.configure(SECTION, "/plant")
     link.turn()

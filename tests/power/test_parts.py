@@ -174,7 +174,7 @@ def test_thermal_budget_without_power_is_the_floor_or_the_last() -> None:
                                                        (None, None, True), (None, 0.0, False)])
 def test_a_sleeping_gpu_zone_is_a_fault_only_while_the_gpu_works(permille: int | None, busy: float | None,
                                                                  hot: bool) -> None:
-    trust = SensorTrust()
+    trust = SensorTrust(43_000)
     for i in range(10):
         seen = Readings(board_mw=20_000, tj_mc=50_000 + i % 2, gpu_busy_permille=permille)
         verdict = trust.judge(seen, busy, None, 10**9 + i * TICK)
