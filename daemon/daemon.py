@@ -86,7 +86,7 @@ class Daemon:
         self.ledger = Ledger()
         self.stamps = StampPolicy()
         self.leaks = LeakWatch(config.memory.leak_minutes)
-        nursery.on_usage = self.leaks.note_process
+        nursery.on_usage, nursery.on_ended = self.leaks.note_process, self.leaks.ended
         self.stats = StatsWriter()
         opened(self.stats.close)
         opened(nursery.close)

@@ -123,6 +123,11 @@ class LeakWatch:
         role, pid = usage["role"], usage["pid"]
         self._note(pid, f"{role} (pid {pid})", counted, now_ns, main=role == MAIN)
 
+    def ended(self, pid: int) -> None:
+        """Nothing of a process that is no more can grow."""
+        if self._watched.pop(pid, None) is not None:
+            self._tell()
+
     def note_device(self, name: str, free: int | None, now_ns: int) -> None:
         """As an engine tells it. What counts is what is used by anybody: that much less is free."""
         if free is not None:

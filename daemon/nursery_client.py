@@ -44,10 +44,11 @@ class Child:
 class NurseryClient:
     """Spawns through the nursery, which main starts here, once, before it serves (the only Popen of main).
 
-    `on_usage`: called with what a process holds, now and then, and the time.
+    `on_usage`: called with what a process holds, now and then, and the time; `on_ended` with the id of one that ended.
     """
 
     on_usage: Callable[[Mapping[str, Any], int], None] | None = None
+    on_ended: Callable[[int], None] | None = None
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -119,6 +120,8 @@ class NurseryClient:
         else:
             del self._children[child.number]
             child.status = report["status"]
+            if self.on_ended is not None:
+                self.on_ended(child.pid)
 
     def close(self, timeout_s: float = 3.0) -> None:
         """End the nursery and all its children."""

@@ -101,6 +101,16 @@ def test_descriptors_and_threads_that_are_never_given_back(what: str) -> None:
     assert row["leaks"] == [what] and row[what] == 79 and in_words(row).endswith(f"; grows: {what}")
 
 
+def test_a_process_that_ended_is_told_of_no_more() -> None:
+    watch = LeakWatch(MINUTES)
+    for step in range(240):
+        watch.note_process(sample(threads=20 + step // 4), step * STEP_S * S)
+    assert watch.problems() and watch.table()
+    watch.ended(7)
+    watch.ended(8)
+    assert not watch.problems() and not watch.table()
+
+
 def test_main_fills_its_memory_of_answers_for_hours_and_is_no_leak_but_one_shows() -> None:
     def filling(at: float) -> float:
         return 60 + 90 * min(at / 300, 1)  # 4,096 answers of each camera, at a slow one

@@ -227,7 +227,10 @@ def test_each_answer_to_a_ping_tells_what_another_process_holds(live: Live) -> N
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         child = live.client.spawn("decoder", [theirs.fileno()], ["not started rightly"])
+        ended: list[int] = []
+        live.client.on_ended = ended.append
         live.until(lambda: child.status is not None)
+    assert ended == [child.pid]
     now_ns = S
     while {"main", "nursery"} - told.keys():
         live.client.tick(now_ns)
