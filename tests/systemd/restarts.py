@@ -23,7 +23,7 @@ SOCKET = "orind.socket"
 RATE_HZ = 40.0
 # Half the slots: a successor does not know what its predecessor answered, so a repeat that was on its way is new to it.
 OUTSTANDING_MAX = 32
-QUIET_S = 1.0  # of load before each restart
+QUIET_S = 0.5  # of load before each restart
 
 
 class Camera:

@@ -25,7 +25,7 @@ def test_ready_comes_after_a_golden_answer(orind: Installed, picture: Any) -> No
     with orind.client() as camera:
         camera.send(picture, "rgb8")
         assert [answer.outcome for answer in camera.wait_all(20)] == ["ok"]
-    assert orind.show("Type") == "notify" and orind.show("StatusText").startswith("serving")
+    assert orind.show("StatusText").startswith("serving")
 
 
 def test_without_a_golden_answer_it_never_is_ready(orind: Installed, config: dict[str, Any]) -> None:
@@ -59,7 +59,10 @@ def test_reload_returns_when_the_new_generation_serves(orind: Installed, config:
     print(f"reload: {(time.monotonic() - begin) * 1000:.0f} ms")
     assert orind.status()["generation"] == 2
     orind.configure({**config, "cameras": {"line1": {"model": "none", "deadline_ms": 100}}})
-    with pytest.raises(MachineError, match="reload"):
+    if orind.show("Type") == "notify":  # from 253 on READY=1 ends a reload, and does not say whether it was refused
+        with pytest.raises(MachineError, match="reload"):
+            orind.systemctl("reload", UNIT)
+    else:
         orind.systemctl("reload", UNIT)
     assert orind.status()["generation"] == 2
     assert (orind.show("ActiveState"), orind.show("SubState")) == ("active", "running"), "READY=1 follows a refusal too"
