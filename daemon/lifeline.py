@@ -11,6 +11,7 @@ import resource
 import signal
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
 # `systemctl kill -s USR2` and a terminal's Ctrl-C reach every process of the unit; only main acts on them.
 IGNORED_BY_CHILDREN = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -26,6 +27,11 @@ def die_with_parent(parent: int | None = None) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) was refused")
     if os.getppid() != expected:
         os._exit(1)
+
+
+def name_process(role: str) -> None:
+    """What `ps -o comm` and top show: the command line is the nursery's in all of its children."""
+    ctypes.CDLL(None).prctl(PR_SET_NAME, f"orind-{role}".encode(), 0, 0, 0)
 
 
 def begin_child() -> None:

@@ -10,7 +10,6 @@ it has one thread and touches no GPU, so that a fork is a whole process.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import os
@@ -24,12 +23,11 @@ from typing import Any
 
 from ..ipc.fd_passing import recv_with_fds, send_with_fds
 from . import usage
-from .lifeline import begin_child, die_with_parent
+from .lifeline import begin_child, die_with_parent, name_process
 
 ROLES = ("checker", "engine", "decoder", "steward", "http")
 PRELOADED = "engine"
 END_GRACE_S, END_LOOK_S = 1.0, 0.005
-PR_SET_NAME = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class Birth:
         os.dup2(nothing, 0)
         os.close(nothing)
         sys.argv = [self.role, *self.arguments]
-        ctypes.CDLL(None).prctl(PR_SET_NAME, f"orind-{self.role}".encode(), 0, 0, 0)  # what ps and top show
+        name_process(self.role)
         return int(importlib.import_module(f".{self.role}", __package__).main())
 
 
@@ -156,6 +154,7 @@ class Nursery:
 
 def main() -> int:
     begin_child()
+    name_process("nursery")
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.setblocking(True)
     importlib.import_module(f".{PRELOADED}", __package__)

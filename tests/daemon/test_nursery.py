@@ -151,6 +151,7 @@ def test_a_child_has_nothing_of_the_nursery_open_and_says_what_it_is(live: Live)
     shared = {to for to in held & nursery if to.startswith(("socket:", "pipe:"))}
     assert shared <= {str(Path(f"/proc/self/fd/{fd}").readlink()) for fd in (1, 2)}
     assert (folder / "comm").read_text().strip() == "orind-decoder"
+    assert Path(f"/proc/{live.client._process.pid}/comm").read_text().strip() == "orind-nursery"
     assert str((folder / "fd" / "0").readlink()) == os.devnull
     ours.close()
     os.close(slots)
