@@ -178,9 +178,9 @@ class LeakWatch:
     def table(self) -> list[dict[str, Any]]:
         """For the status: each process or device with its last sample and what of it grows."""
         return [
-            {"name": watched.name, **{KEYS[what]: abs(value) for what, value in watched.last.items()},
-             "leaks": sorted(watched.leaks())}
-            for watched in self._watched.values()
+            {"name": watched.name, **({"pid": key} if isinstance(key, int) else {}),
+             **{KEYS[what]: abs(value) for what, value in watched.last.items()}, "leaks": sorted(watched.leaks())}
+            for key, watched in self._watched.items()
         ]  # fmt: skip
 
 

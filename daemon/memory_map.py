@@ -38,14 +38,15 @@ STRIPES = tag(
 )  # fmt: skip
 
 
-def render(engines: list[dict[str, Any]], now_ns: int) -> str:
-    """The picture of `engines` as a status has them; `now_ns` for ages."""
+def render(engines: list[dict[str, Any]], processes: list[dict[str, Any]], now_ns: int) -> str:
+    """The picture of `engines` and of what their `processes` hold, as a status has them; `now_ns` for ages."""
+    private = {process["pid"]: process["private"] for process in processes if "pid" in process}
     parts: list[Markup] = [tag("text", "Memory of the engines", x=MARGIN, y=34.0, class_="title")]
     y = 62.0
     every = [block for engine in engines if engine["memory"] is not None for block in engine["memory"]["blocks"]]
     models = sorted({_model(block) for block in every} - {"preprocessing"})  # of one colour in all engines
     for engine in engines:
-        drawn, y = _engine(engine, models, y, now_ns)
+        drawn, y = _engine(engine, models, private.get(engine["pid"]), y, now_ns)
         parts += drawn
     if not engines:
         parts.append(tag("text", "No engine runs.", x=MARGIN, y=y, class_="dim"))
@@ -63,13 +64,16 @@ def render(engines: list[dict[str, Any]], now_ns: int) -> str:
     )
 
 
-def _engine(engine: dict[str, Any], models: list[str], y: float, now_ns: int) -> tuple[list[Markup], float]:
+def _engine(
+    engine: dict[str, Any], models: list[str], private: int | None, y: float, now_ns: int
+) -> tuple[list[Markup], float]:
     memory = engine["memory"]
     head = f"engine {engine['epoch']}, {engine['role']}, on {engine['device']} (pid {engine['pid']})"
     drawn = [tag("text", head, x=MARGIN, y=y, class_="head")]
     if memory is None:
         return [*drawn, tag("text", "It has not told yet.", x=MARGIN, y=y + 20, class_="dim")], y + 52
-    drawn.append(tag("text", f"{memory['what']}: {in_words(memory)}", x=MARGIN, y=y + 20, class_="dim"))
+    whole = f"; the whole process holds {mib(private)} of its own, where written" if private is not None else ""
+    drawn.append(tag("text", f"{memory['what']}: {in_words(memory)}{whole}", x=MARGIN, y=y + 20, class_="dim"))
     top, size = y + 34, max(memory["size"], 1)
     drawn += _bar(memory, models, top, 0, size)
     for at, anchor in ((0, "start"), (size, "end")):

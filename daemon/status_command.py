@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     if options.memory_map is not None:
         try:
             with replacing(options.memory_map) as file:
-                file.write(memory_map.render(status["engines"], time.monotonic_ns()).encode())
+                file.write(memory_map.render(status["engines"], status["processes"], time.monotonic_ns()).encode())
         except NotWritten as error:
             return output_file.failed(MAP, options.memory_map, error)
     print(json.dumps(status) if options.json else "\n".join(lines(status)))

@@ -120,6 +120,9 @@ def engine(epoch: int, memory: Reservation | None, device: str = "cpu") -> dict[
     return {"epoch": epoch, "role": "active", "device": device, "pid": 7, "memory": table}
 
 
+PROCESSES = [{"name": "engine (pid 7)", "pid": 7, "private": 50 * MB}, {"name": "device cuda", "device_free": 1}]
+
+
 def texts(picture: str) -> list[str]:
     document = xml.dom.minidom.parseString(picture)
     return ["".join(n.data for n in t.childNodes) for t in document.getElementsByTagName("text")]
@@ -127,8 +130,10 @@ def texts(picture: str) -> list[str]:
 
 def test_the_map_shows_every_block_what_is_free_and_the_reserve() -> None:
     memory = reservation("parts: weights", "<b>&: weights", "preprocessing: lines")
-    picture = memory_map.render([engine(1, memory), engine(2, None, "<cuda>")], memory.pool.blocks[0].born_ns)
+    engines = [engine(1, memory), engine(2, None, "<cuda>")]
+    picture = memory_map.render(engines, PROCESSES, memory.pool.blocks[0].born_ns)
     said = texts(picture)
+    assert any(text.endswith("; the whole process holds 50.0 MiB of its own, where written") for text in said)
     assert "<b>" not in picture and "<cuda>" not in picture, "names are escaped"
     for text in ("parts: weights, 1.0 MiB, 0 s old", "<b>&: weights, 1.0 MiB, 0 s old", "emergency reserve, 8.0 MiB",
                  "free, 53.0 MiB, the largest piece 53.0 MiB", "It has not told yet."):  # fmt: skip
@@ -144,10 +149,11 @@ def test_the_map_shows_every_block_what_is_free_and_the_reserve() -> None:
 def test_ages_are_readable(age_s: int, said: str) -> None:
     memory = reservation("m: weights")
     born_ns = memory.pool.blocks[0].born_ns
-    picture = memory_map.render([engine(1, memory)], born_ns + age_s * 1_000_000_000)
+    picture = memory_map.render([engine(1, memory)], [], born_ns + age_s * 1_000_000_000)
     assert f"m: weights, 1.0 MiB, {said} old" in texts(picture)
 
 
 def test_a_map_of_no_engine_and_of_an_empty_one() -> None:
-    assert "No engine runs." in texts(memory_map.render([], 0))
-    assert "free, 0.0 MiB, the largest piece 0.0 MiB" in texts(memory_map.render([engine(1, HostReservation(0, 0))], 0))
+    assert "No engine runs." in texts(memory_map.render([], [], 0))
+    empty = memory_map.render([engine(1, HostReservation(0, 0))], [], 0)
+    assert "free, 0.0 MiB, the largest piece 0.0 MiB" in texts(empty)
