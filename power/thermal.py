@@ -2,7 +2,8 @@
 
 Called by governor.py, which takes the smaller of this and the policy's budget, so that heat is held by the same
 feed-forward and dithering as power. Temperature and power go through the same averaging window, so a burst, in which
-both rise, hardly moves the result; what remains is integral action. Above the limit itself nothing is slow: the brake
+both rise, hardly moves the result; what remains is integral action on the temperature that the present trend of the slow
+parts leads to. Above the limit itself nothing is slow: the brake
 asks for the lowest clock and pacing until the set point is regained. Invariant: the budget stays in floor..ceiling.
 """
 
@@ -13,7 +14,12 @@ from .window import SlidingMean
 # What a watt does within seconds: 0.25 C at once and a part of 0.4 C with 20 s (facts: fits of published traces).
 # Taking more than the true instant part makes the loop calmer and a burst after idle begin lower, never hotter.
 _R_C_PER_W = 0.5
-_SMOOTH_S = 1.0
+# What a watt does at once. Taken off, the rest is the slow parts, whose trend tells where the temperature is going.
+_AT_ONCE_C_PER_W = 0.25
+_LEAD_S, _TREND_S = 1.0, 2.0
+# Down faster than up: while the heat sink's slower parts fill, power has to fall all the time, and what is late there is
+# over the set point
+_UP_S, _DOWN_S = 1.0, 0.3
 # 30 % of the way from limit back to warning: 83.5 C for 80 / 85
 _SET_POINT_SHARE = 0.3
 
@@ -27,6 +33,8 @@ class ThermalBudget:
         self.set_point_c = self._limit_c - _SET_POINT_SHARE * (self._limit_c - self._warn_c)
         self._window = SlidingMean(window_ns)
         self._mean_c = 0.0
+        self._slow_c: float | None = None
+        self._trend_c_per_s = 0.0
         self._budget_mw: float | None = None
         self.braking = False
 
@@ -48,8 +56,20 @@ class ThermalBudget:
         self._mean_c = tj_c if mean is None else mean
         low = min(floor_mw, ceiling_mw)
         if board_mw is not None:
-            allowed = board_mw + (self.set_point_c - self._mean_c) / _R_C_PER_W * 1000
+            ahead = self._mean_c + _LEAD_S * max(self._follow_trend(board_mw, lasted_ns), 0.0)
+            allowed = board_mw + (self.set_point_c - ahead) / _R_C_PER_W * 1000
             before = min(allowed, ceiling_mw) if self._budget_mw is None else self._budget_mw
-            self._budget_mw = before + (allowed - before) * min(lasted_ns / 1e9 / _SMOOTH_S, 1.0)
+            smooth_s = _DOWN_S if allowed < before else _UP_S
+            self._budget_mw = before + (allowed - before) * min(lasted_ns / 1e9 / smooth_s, 1.0)
         self._budget_mw = min(max(self._budget_mw if self._budget_mw is not None else low, low), ceiling_mw)
         return self._budget_mw
+
+    def _follow_trend(self, board_mw: int, lasted_ns: int) -> float:
+        """Trend of the slow parts in C/s, smoothed."""
+        slow_c = self._mean_c - _AT_ONCE_C_PER_W * board_mw / 1000
+        if self._slow_c is not None and lasted_ns > 0:
+            passed_s = lasted_ns / 1e9
+            now = (slow_c - self._slow_c) / passed_s
+            self._trend_c_per_s += (now - self._trend_c_per_s) * min(passed_s / _TREND_S, 1.0)
+        self._slow_c = slow_c
+        return self._trend_c_per_s
