@@ -2,9 +2,9 @@
 
 Called by governor.py, which takes the smaller of this and the policy's budget, so that heat is held by the same
 feed-forward and dithering as power. Temperature and power go through the same averaging window, so a burst, in which
-both rise, hardly moves the result; what remains is integral action on the temperature that the present trend of the slow
-parts leads to. Above the limit itself nothing is slow: the brake
-asks for the lowest clock and pacing until the set point is regained. Invariant: the budget stays in floor..ceiling.
+both rise, hardly moves the result; what remains is integral action on the temperature that the present trend of the
+slow parts leads to. Above the limit itself nothing is slow: the brake asks for the lowest clock and pacing until the
+set point is regained. Invariant: the budget stays in floor..ceiling.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _R_C_PER_W = 0.5
 # What a watt does at once. Taken off, the rest is the slow parts, whose trend tells where the temperature is going.
 _AT_ONCE_C_PER_W = 0.25
 _LEAD_S, _TREND_S = 1.0, 2.0
-# Down faster than up: while the heat sink's slower parts fill, power has to fall all the time, and what is late there is
-# over the set point
+# Down faster than up: while the heat sink's slower parts fill, power has to fall all the time, and what is late there
+# is over the set point
 _UP_S, _DOWN_S = 1.0, 0.3
 # 30 % of the way from limit back to warning: 83.5 C for 80 / 85
 _SET_POINT_SHARE = 0.3
