@@ -1,10 +1,10 @@
 """The real daemon under a long run of faults, reloads and bad cameras, all drawn from a seed (scripts/soak).
 
-Three cameras of different patterns and encodings send all the time; events of soak_schedule.py befall the daemon one
-after another. It passes (exit code 0) only if the books were exact at every sample, every trigger had exactly one
-answer with an outcome that it may have, the daemon was healthy again after every fault, every reload ended as it
-should, memory, descriptors and threads of no process grew, and fragmentation stayed below 5 %. Times are printed,
-never judged.
+Three cameras of different patterns and encodings send all the time, as often as keeps the engine busy for LOAD of its
+time where it was measured at the begin; events of soak_schedule.py befall the daemon one after another. It passes (exit
+code 0) only if the books were exact at every sample, every trigger had exactly one answer with an outcome that it may
+have, the daemon was healthy again after every fault, every reload ended as it should, memory, descriptors and threads
+of no process grew, and fragmentation stayed below 5 %. Times are printed, never judged.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ SETTLE_S = 30.0
 SHOWN = 40
 PATTERNS = {"line1": "dealer", "door": "push", "live": "pub"}
 RATES_HZ = {"line1": 20.0, "door": 6.0, "live": 12.0}
+LOAD = 0.4
+MEASURED = 12
 # whatever befalls the engines, these are the ends that a camera's frames may have
 MAY_END = {
     "line1": {"ok", "expired", "dropped"},
@@ -132,10 +134,11 @@ def run(folder: Path, seconds: float, seed: int, schedule: Sequence[Event]) -> S
         plan.write_bytes(part_plan(variant=variant).read_bytes())
     config = {**CONFIG, "models": {"parts": {"plan": str(plans[0])}, "faces": {"plan": str(face_plan())}}}
     with Service(folder, config) as service:
-        cameras = make_cameras(service, seed)
         picture = part_pictures(1, seed=900_000)[0]
         fields = {"encoding": "rgb8", "width": picture.shape[1], "height": picture.shape[0]}
-        events = Events(service, config, plans, cameras, hostile.Frame(fields, picture.tobytes()))
+        frame = hostile.Frame(fields, picture.tobytes())
+        cameras = make_cameras(service, seed, measure(service, frame))
+        events = Events(service, config, plans, cameras, frame)
         began_s = time.monotonic()
         listener = Listener(service.results_endpoint, began_s)
         listener.start()
@@ -165,16 +168,46 @@ def run(folder: Path, seconds: float, seed: int, schedule: Sequence[Event]) -> S
     return Soak(time.monotonic() - began_s, cameras, events, listener.seen, watch.samples, first, last, wrong)
 
 
-def make_cameras(service: Service, seed: int) -> dict[str, SteadyCamera]:
+def measure(service: Service, frame: hostile.Frame) -> float:
+    """What the cameras' rates are to be multiplied with, so that they offer LOAD; at most 1."""
+    jpeg = hostile.Frame({"encoding": "jpeg"}, photographs()[0])
+    spent_s: dict[str, float] = {}
+    for camera, shown in (("trouble", frame), ("door", jpeg)):
+        before = _busy(service)
+        told = hostile.flood(service.endpoint, camera, shown, 0, MEASURED)
+        if told.wrong:
+            raise ServiceError(f"before the soak began: {told.wrong}")
+        after = _busy(service)
+        spent_s[camera] = (after[0] - before[0]) / 1e9 / (after[1] - before[1])
+    parts_s, faces_s = spent_s["trouble"], spent_s["door"]
+    offered = (RATES_HZ["line1"] + RATES_HZ["live"]) * parts_s + RATES_HZ["door"] * faces_s
+    scale = min(1.0, LOAD / offered)
+    print(f"a frame takes the engine {parts_s * 1e3:.1f} ms (parts), {faces_s * 1e3:.1f} ms (faces): ", end="")
+    print(f"rates x {scale:.2f}")
+    return scale
+
+
+def _busy(service: Service) -> tuple[int, int]:
+    """ns that engines have worked at frames, and at how many."""
+    stages = service.status()["histograms"]
+    known = [stages[name] for name in ("preprocess", "engine") if name in stages]
+    return sum(stage["sum_ns"] for stage in known), known[0]["count"] if known else 0
+
+
+def photographs() -> list[bytes]:
     frames = ROOT / "configs" / "frames"
-    jpeg = [(frames / name).read_bytes() for name in ("astronaut.jpg", "coffee.jpg", "chelsea.jpg")]
-    pictures = part_pictures(8)
+    return [(frames / name).read_bytes() for name in ("astronaut.jpg", "coffee.jpg", "chelsea.jpg")]
+
+
+def make_cameras(service: Service, seed: int, scale: float) -> dict[str, SteadyCamera]:
+    pictures, jpeg = part_pictures(8), photographs()
     given: dict[str, tuple[str, Any, str]] = {
         "line1": ("triggers", pictures, "rgb8"), "door": ("push", jpeg, "jpeg"), "live": ("pub", pictures, "rgb8"),
     }  # fmt: skip
     return {
         name: SteadyCamera(
-            name, f"ipc://{service.run_dir}/{socket}", PATTERNS[name], content, encoding, RATES_HZ[name], seed + n
+            name, f"ipc://{service.run_dir}/{socket}", PATTERNS[name], content, encoding, RATES_HZ[name] * scale,
+            seed + n,
         )
         for n, (name, (socket, content, encoding)) in enumerate(given.items())
     }
@@ -239,12 +272,15 @@ def judge(soak: Soak) -> list[str]:
 
 
 def _ends_that_may_not_be(soak: Soak) -> list[str]:
-    """A frame may be poison only where engines died; whoever sent garbage was rejected."""
+    """A frame may be poison only where engines were killed, and be lost with a decode worker only where one was."""
     wrong = []
-    faults = sum(count for kind, count in soak.events.counts.items() if kind in ("kill", "segv", "kill-both", "stop"))
+    counts = soak.events.counts
+    deaths = sum(counts[kind] for kind in ("kill", "segv", "kill-both", "stop", "kill-standby", "reload-kill"))
     for seen in soak.seen:
         may = MAY_END.get(seen.key[0] or "", set()) if seen.key[1] is not None else {"rejected"}
-        if seen.outcome not in may and not (seen.outcome == "error" and "died of it" in seen.reason and faults):
+        poison = seen.outcome == "error" and "engine died of it" in seen.reason and deaths
+        struck = seen.outcome == "error" and "decode worker died" in seen.reason and counts["kill-decoder"]
+        if seen.outcome not in may and not poison and not struck:
             wrong.append(f"{seen.key}: {seen.outcome}, {seen.reason}")
     return wrong[:5] + ([f"and {len(wrong) - 5} more such ends"] if len(wrong) > 5 else [])
 
@@ -264,6 +300,8 @@ def report(soak: Soak, folder: Path) -> int:
     print("\n".join(["", *table(["results of camera", "in all", *outcomes], rows), ""]))
     rows = [[kind, count] for kind, count in sorted(soak.events.counts.items())]
     print("\n".join([*table(["event", "times"], rows), ""]))
+    rows = [[code, count] for code, count in sorted(soak.last["reasons"].items())]
+    print("\n".join([*table(["not ok because", "times"], rows), ""]))
     _, rows, unjudged = soak_watch.trends(soak.samples)
     print("\n".join([*table(["process", "figure", "begin", "end"], rows, left=2), ""]))
     last = soak.last

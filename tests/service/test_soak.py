@@ -121,6 +121,10 @@ def _poison_without_a_fault(made: Any) -> None:
     made.seen[0] = dataclasses.replace(made.seen[0], outcome="error", reason="a second engine died of it")
 
 
+def _lose_with_a_decoder(made: Any) -> None:
+    made.seen[0] = dataclasses.replace(made.seen[0], outcome="error", reason="the decode worker died on it")
+
+
 def _fail_camera(made: Any) -> None:
     made.cameras["line1"].error = "NobodyThere: takes no frame"
 
@@ -140,6 +144,7 @@ def _tell_wrong(made: Any) -> None:
         (_invent, "1 results are of no trigger"), (_reply_twice, "1 triggers without exactly one reply"),
         (_miscount, "7 frames received, 5 results"), (_end_wrongly, "error, the engine's answer"),
         (_hold_where_not_allowed, "degraded"), (_poison_without_a_fault, "a second engine died of it"),
+        (_lose_with_a_decoder, "the decode worker died"),
         (_fail_camera, "takes no frame"), (_fail_event, "no recovery"), (_tell_wrong, "3 triggers, 2 answers"),
     ],
 )  # fmt: skip
