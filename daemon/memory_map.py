@@ -68,12 +68,12 @@ def _engine(
     engine: dict[str, Any], models: list[str], private: int | None, y: float, now_ns: int
 ) -> tuple[list[Markup], float]:
     memory = engine["memory"]
-    head = f"engine {engine['epoch']}, {engine['role']}, on {engine['device']} (pid {engine['pid']})"
+    whole = f", {mib(private)} of private memory in all" if private is not None else ""
+    head = f"engine {engine['epoch']}, {engine['role']}, on {engine['device']} (pid {engine['pid']}{whole})"
     drawn = [tag("text", head, x=MARGIN, y=y, class_="head")]
     if memory is None:
         return [*drawn, tag("text", "It has not told yet.", x=MARGIN, y=y + 20, class_="dim")], y + 52
-    whole = f"; the whole process holds {mib(private)} of its own, where written" if private is not None else ""
-    drawn.append(tag("text", f"{memory['what']}: {in_words(memory)}{whole}", x=MARGIN, y=y + 20, class_="dim"))
+    drawn.append(tag("text", f"{memory['what']}: {in_words(memory)}", x=MARGIN, y=y + 20, class_="dim"))
     top, size = y + 34, max(memory["size"], 1)
     drawn += _bar(memory, models, top, 0, size)
     for at, anchor in ((0, "start"), (size, "end")):

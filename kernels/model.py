@@ -105,18 +105,24 @@ def open_models(
     room = (PICTURE_TIMES * picture_bytes + PIXEL_BYTES * pixels + ROOM_LEAST_BYTES) if pixels else 0
     device.reserve([n for model in prepared for n in model.on_device.needs.values()], room, emergency_bytes)
     scratch = Scratch(device.host_memory)
-    return [Model(model, scratch) for model in prepared]
+    owners = _told_apart([model.spec.name for model in prepared])
+    return [Model(model, owner, scratch) for model, owner in zip(prepared, owners, strict=True)]
+
+
+def _told_apart(names: Sequence[str]) -> list[str]:
+    """Two versions of a model have one name: they are numbered."""
+    return [f"{n} ({names[:i].count(n) + 1})" if names.count(n) > 1 else n for i, n in enumerate(names)]
 
 
 class Model:
     """One plan on one device."""
 
-    def __init__(self, prepared: PreparedModel, scratch: Scratch) -> None:
-        """Its memory is reserved on the device. Raises ProgramError, DeviceFault."""
+    def __init__(self, prepared: PreparedModel, owner: str, scratch: Scratch) -> None:
+        """Its memory is reserved on the device; `owner` names its blocks. Raises ProgramError, DeviceFault."""
         self._plan, self._device = prepared.plan, prepared.device
         self._scratch = scratch
         self.spec = prepared.spec
-        self._executors, self._blocks = self._device.open(prepared.on_device, self.spec.name)
+        self._executors, self._blocks = self._device.open(prepared.on_device, owner)
         program = prepared.program
         self._decoder = _decoder(program, self.spec)
         self.interface = _interface(program, self.spec, self._decoder)

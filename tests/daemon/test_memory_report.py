@@ -133,7 +133,7 @@ def test_the_map_shows_every_block_what_is_free_and_the_reserve() -> None:
     engines = [engine(1, memory), engine(2, None, "<cuda>")]
     picture = memory_map.render(engines, PROCESSES, memory.pool.blocks[0].born_ns)
     said = texts(picture)
-    assert any(text.endswith("; the whole process holds 50.0 MiB of its own, where written") for text in said)
+    assert "engine 1, active, on cpu (pid 7, 50.0 MiB of private memory in all)" in said
     assert "<b>" not in picture and "<cuda>" not in picture, "names are escaped"
     for text in ("parts: weights, 1.0 MiB, 0 s old", "<b>&: weights, 1.0 MiB, 0 s old", "emergency reserve, 8.0 MiB",
                  "free, 53.0 MiB, the largest piece 53.0 MiB", "It has not told yet."):  # fmt: skip

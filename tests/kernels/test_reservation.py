@@ -52,7 +52,8 @@ def test_two_plans_and_all_their_batch_sizes_lie_in_it(part_plan: Path) -> None:
     assert memory is not None
     pool = memory.pool
     for what in ("weights", "work memory", "batch 1", "batch 2"):
-        assert [b.owner for b in pool.blocks].count(f"{SPEC.name}: {what}") == 2
+        owners = {block.owner for block in pool.blocks}
+        assert owners >= {f"{SPEC.name} (1): {what}", f"{SPEC.name} (2): {what}"}, "one model's twice"
     assert pool.used + pool.free_bytes + pool.reserve == pool.size and pool.emergencies == 0
     assert pool.fragmentation == 0.0, "what was known beforehand fits to the byte"
     base = memory.array(pool.blocks[0]).__array_interface__["data"][0]
