@@ -18,6 +18,7 @@ from pathlib import Path
 from ..errors import PowerError
 from .board import PlantBoard
 from .busy import read_busy_fd, read_busy_file
+from .fault_file import FaultFile
 from .model import PlantModel
 from .modules import JETPACKS, MODULES
 
@@ -25,13 +26,16 @@ _LONGEST_STEP_S = 0.1
 
 
 def run(board: PlantBoard, read_busy: Callable[[], tuple[int, int] | None], stop: threading.Event,
-        tick_s: float = 0.1, parent: int | None = None) -> None:
+        tick_s: float = 0.1, parent: int | None = None, faults: FaultFile | None = None) -> None:
     """Advance the board in real time until `stop` is set or the parent process is no longer `parent`. `read_busy` gives
     (now_ns, busy_ns) of the engines, or None while it is not known."""
     before_ns = time.monotonic_ns()
     last: tuple[int, int] | None = None
     told = False
     while not stop.wait(tick_s) and (parent is None or os.getppid() == parent):
+        wrong = None if faults is None else faults.apply()
+        if wrong is not None:
+            print(f"plant: {wrong}", file=sys.stderr, flush=True)
         counter = read_busy()
         now_ns = time.monotonic_ns()
         busy = 0.0
@@ -62,6 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--ambient", type=float, default=25.0, help="ambient temperature in C (default 25)")
     parser.add_argument("--tick-ms", type=float, default=100.0, help="time between two updates (default 100)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sensor noise (default 0)")
+    parser.add_argument("--faults", type=Path, help="JSON file of faults, which may come and go later (fault_file.py)")
     busy = parser.add_mutually_exclusive_group()
     busy.add_argument("--busy-fd", type=int, help='inherited descriptor of a file holding "now_ns busy_ns"')
     busy.add_argument("--busy-file", type=Path, help='path of a file holding "now_ns busy_ns"')
@@ -86,5 +91,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"plant: {error}", file=sys.stderr)
         return 1
     print(f"plant: {module.title} under {options.root}, ambient {options.ambient:g} C", flush=True)
-    run(board, read, stop, options.tick_ms / 1000, parent)
+    faults = None if options.faults is None else FaultFile(options.faults, board)
+    run(board, read, stop, options.tick_ms / 1000, parent, faults)
     return 0

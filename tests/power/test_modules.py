@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from orind.power.actuators import Caps
 from orind.power.board import BoardFacts
 from orind.power.plant import runner
 from orind.power.plant.board import PlantBoard
+from orind.power.plant.fault_file import FaultFile
 from orind.power.plant.kernel import Kernel
 from orind.power.plant.model import PlantModel
 from orind.power.plant.modules import AGX_ORIN, JETPACKS, MODULES, ORIN_NANO_8, ORIN_NANO_8_SUPER, Module
@@ -213,6 +215,44 @@ def test_a_slow_sensor_shows_the_past(agx: BoardFacts) -> None:
             assert shown == past[i - 20]
 
 
+def test_faults_come_and_go_with_a_file(make: Callable[..., PlantBoard], agx: BoardFacts, tmp_path: Path) -> None:
+    board, path = make(), tmp_path / "faults.json"
+    file, sensors = FaultFile(path, board), Sensors(board.root, agx)
+    assert file.apply() is None, "absent: none"
+    path.write_text(json.dumps({"missing": ["tj"], "forced": {"cpu": 41_000}, "slow_s": {"gpu": 2}, "fan_works": False,
+                                "ambient_c": 40, "extra_w": 3, "stuck": ["soc0"], "renumber_hwmons": True,
+                                "reset_mode": [3, 816_000_000], "refuse_writes": True}))
+    assert file.apply() is None and file.apply() is None
+    assert not board.model.fan_works and board.model.ambient_c == 40 and board.model.extra_w == 3
+    assert Sysfs(board.root).read_int(board.layout.max_freq) == 816_000_000
+    board.advance(0.1, 1.0)
+    readings = sensors.read()
+    assert readings.tj_mc is None and readings.zones_mc["cpu"] == 41_000 and readings.board_mw is not None
+    path.unlink()
+    assert file.apply() is None
+    board.advance(0.1, 1.0)
+    assert sensors.read().faults == () and board.model.fan_works and board.model.ambient_c == 25
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("{", "Expecting property name"), ("[]", "must hold a JSON object"), ('{"mising": []}', "unknown fault 'mising'"),
+    ('{"missing": "tj"}', "missing: 'tj' is not what it takes"), ('{"reset_mode": [1]}', "reset_mode: must be"),
+    ('{"forced": {"tj": "hot"}}', "forced: values are whole"), ('{"slow_s": {"tj": "5"}}', "slow_s: values are sec")])
+def test_a_fault_file_that_cannot_be_understood_changes_nothing(make: Callable[..., PlantBoard], tmp_path: Path,
+                                                                text: str, said: str) -> None:
+    board, path = make(), tmp_path / "faults.json"
+    board.faults.missing.add("gpu")
+    path.write_text(text)
+    file = FaultFile(path, board)
+    wrong = file.apply()
+    assert wrong is not None and str(path) in wrong and said in wrong
+    assert board.faults.missing == {"gpu"} and file.apply() is None, "said once"
+
+
+def test_a_fault_file_that_cannot_be_read_is_said(make: Callable[..., PlantBoard], tmp_path: Path) -> None:
+    assert FaultFile(tmp_path, make()).apply() == f"{tmp_path}: Is a directory"
+
+
 def test_renumbered_hwmons_are_found_again(make: Callable[..., PlantBoard], agx: BoardFacts) -> None:
     board = make()
     sensors = Sensors(board.root, agx)
@@ -260,6 +300,7 @@ def test_a_dead_fan_and_the_quiet_one() -> None:
 def test_runner_knows_the_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[PlantBoard] = []
     monkeypatch.setattr(runner, "run", lambda board, *_: made.append(board))
+    assert runner.main(["--root", str(tmp_path / "a"), "--faults", str(tmp_path / "none")]) == 0 and made.pop()
     monkeypatch.setattr("orind.power.plant.runner.signal.signal", lambda *_: None)
     arguments = ["--root", str(tmp_path / "b"), "--module", "orin-nx", "--jetpack", "5", "--fan", "cool"]
     assert runner.main(arguments) == 0

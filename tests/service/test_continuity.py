@@ -401,9 +401,10 @@ def test_status_reload_and_publish_from_the_command_line(folder: Path, faces: Pa
 
 def test_a_simulated_board_is_governed_and_restored(folder: Path, identity: Path) -> None:
     """The plant under power.root: readings, caps, limits; and the clocks are put back at the end."""
-    board = folder / "board"
+    board, faults = folder / "board", folder / "faults.json"
     plant = subprocess.Popen(
-        [harness.sys.executable, "-m", "orind.power.plant", "--root", str(board)], stdout=subprocess.PIPE
+        [harness.sys.executable, "-m", "orind.power.plant", "--root", str(board), "--faults", str(faults)],
+        stdout=subprocess.PIPE,
     )
     try:
         assert plant.stdout is not None
@@ -419,6 +420,11 @@ def test_a_simulated_board_is_governed_and_restored(folder: Path, identity: Path
             assert 20 < power["tj_c"] < 85
             status = service.wait_for(lambda s: int(cap.read_text()) < int(before), "a cap")
             assert status["power"]["gpu_cap_hz"] <= int(before)
+            faults.write_text(json.dumps({"missing": ["tj"]}))
+            lost = service.wait_for(lambda s: s["power"]["level"] == "hot", "the lost sensor is taken for hot")
+            assert any("junction temperature lost" in reason for reason in lost["health"]["reasons"]), lost["health"]
+            faults.unlink()
+            service.wait_for(lambda s: s["power"]["level"] == "free", "trust in the sensor that is back")
             service.kill()  # main is gone without a word: the saved values must still be there
             restored = service.orind("power", "restore", "--run-dir", str(service.run_dir))
             assert restored.returncode == 0, restored.stderr
