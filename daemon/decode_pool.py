@@ -1,7 +1,8 @@
 """Main's side of the JPEG decode workers: jobs in, planes back, and what happens when a worker dies or hangs.
 
 Called by `pipeline.py`. Invariant: a slot that a killed worker might still write into is given back only after that
-worker's end of file, so no late write can reach another frame.
+worker's end of file, so no late write can reach another frame. A picture whose worker dies is tried once more, for it
+may not have been the cause; one that takes too long is not.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from .trigger import Trigger
 log = logging.getLogger("orind")
 RESPAWN_NS = 200_000_000
 START_TIMEOUT_NS = 20_000_000_000
+DEATHS_MAX = 2  # of workers, before their picture counts as the cause
 
 
 class Receiver(Protocol):
@@ -197,13 +199,19 @@ class DecodePool:
         worker.channel.close()
         self._workers.remove(worker)
         self.deaths += 1
-        reason = worker.killed or "the decode worker died on it"
         why = worker.killed or "it ended by itself"
         self._respawn.failed(now_ns, why)
         log.warning("decode worker %d is gone: %s", worker.child.pid, why)
-        if worker.job is not None:
-            self._ring.give(worker.job.target)
-            self._receiver().undecodable(worker.job.frame, "error", "decoder", reason, now_ns)
+        if worker.job is None:
+            return
+        frame = worker.job.frame
+        self._ring.give(worker.job.target)
+        frame.decoder_deaths += 1
+        if worker.killed or frame.decoder_deaths >= DEATHS_MAX:
+            text = worker.killed or f"{frame.decoder_deaths} decode workers died of it"
+            self._receiver().undecodable(frame, "error", "decoder", text, now_ns)
+        else:
+            self._waiting.appendleft(frame)
 
     def _receiver(self) -> Receiver:
         if self.receiver is None:

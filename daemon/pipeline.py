@@ -115,7 +115,7 @@ class Pipeline:
             self._queue(frame, now_ns)
 
     def undecodable(self, frame: Trigger, outcome: str, code: str, text: str, now_ns: int) -> None:
-        self._finish(frame, outcome, code, text, now_ns)
+        (self._give_up if outcome == "expired" else self._finish)(frame, outcome, code, text, now_ns)
 
     def _readmitted(self, frame: Trigger, now_ns: int) -> bool:
         """Whether the configuration that holds now can serve the frame; if not, it is answered."""

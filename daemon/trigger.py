@@ -31,7 +31,8 @@ class ReplySocket(Protocol):
 class Trigger:
     """A frame with its identity, its pixels' place and everything that its answer echoes.
 
-    `replayed`: an engine was lost that had it; `deaths`: of how many engines it may be the cause.
+    `replayed`: an engine was lost that had it; `deaths`: of how many engines it may be the cause; `decoder_deaths`: of
+    how many decode workers.
     """
 
     camera: str
@@ -57,5 +58,6 @@ class Trigger:
     entry: Entry | None = None
     replayed: bool = False
     deaths: int = 0
+    decoder_deaths: int = 0
     queued_ns: int = 0
     outcome: str = ""

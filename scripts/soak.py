@@ -272,15 +272,14 @@ def judge(soak: Soak) -> list[str]:
 
 
 def _ends_that_may_not_be(soak: Soak) -> list[str]:
-    """A frame may be poison only where engines were killed, and be lost with a decode worker only where one was."""
+    """A frame may be poison only where engines were killed."""
     wrong = []
     counts = soak.events.counts
     deaths = sum(counts[kind] for kind in ("kill", "segv", "kill-both", "stop", "kill-standby", "reload-kill"))
     for seen in soak.seen:
         may = MAY_END.get(seen.key[0] or "", set()) if seen.key[1] is not None else {"rejected"}
         poison = seen.outcome == "error" and "engine died of it" in seen.reason and deaths
-        struck = seen.outcome == "error" and "decode worker died" in seen.reason and counts["kill-decoder"]
-        if seen.outcome not in may and not poison and not struck:
+        if seen.outcome not in may and not poison:
             wrong.append(f"{seen.key}: {seen.outcome}, {seen.reason}")
     return wrong[:5] + ([f"and {len(wrong) - 5} more such ends"] if len(wrong) > 5 else [])
 

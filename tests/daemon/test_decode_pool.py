@@ -111,7 +111,7 @@ def test_a_refused_picture_is_rejected_and_gives_both_slots_back(pool: Pool) -> 
     worker.die()
 
 
-def test_a_worker_that_dies_costs_its_frame_and_is_replaced(pool: Pool) -> None:
+def test_a_worker_that_dies_is_replaced_and_its_picture_is_tried_once_more(pool: Pool) -> None:
     pool.tick()
     worker = pool.worker()
     pool.submit(1)
@@ -119,11 +119,17 @@ def test_a_worker_that_dies_costs_its_frame_and_is_replaced(pool: Pool) -> None:
     worker.die()
     assert pool.ring.free == 3
     pool.turn()
-    assert pool.bad == [(1, "error", "decoder", "the decode worker died on it")]
-    assert pool.pool.deaths == 1 and pool.ring.free == 5
+    assert pool.bad == [] and pool.pool.deaths == 1 and pool.ring.free == 4, "both pictures wait, no target is held"
     pool.tick()
     assert len(pool.processes.of("decoder")) == 1  # not at once
     pool.now += RESPAWN_NS
+    pool.tick()
+    second = pool.worker()
+    assert len(second.hear()) == 1
+    second.die()
+    pool.turn()
+    assert pool.bad == [(1, "error", "decoder", "2 decode workers died of it")] and pool.pool.deaths == 2
+    pool.now += 2 * RESPAWN_NS
     pool.tick()
     fresh = pool.worker()
     fresh.answer(fresh.hear()[0])

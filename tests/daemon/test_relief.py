@@ -125,6 +125,16 @@ def test_a_frame_that_cannot_be_served_in_time_gets_what_is_held(line: Line) -> 
     assert line.outcomes() == [(1, "ok"), (2, "degraded")] and line.ledger.reasons == {"held_for_late": 1}
 
 
+def test_a_picture_that_waits_too_long_for_a_decoder_gets_what_is_held(line: Line) -> None:
+    line.engine()
+    served(line, 1)
+    at(line, Level.HELD)
+    line.give(2, encoding="jpeg", payload=b"x")
+    line.now += 501 * MS
+    line.decoders.tick(line.now)
+    assert line.outcomes() == [(1, "ok"), (2, "degraded")] and line.ring.free == line.ring.count
+
+
 def test_without_a_slot_a_held_result_stands_in(line: Line) -> None:
     line.engine()
     served(line, 1)

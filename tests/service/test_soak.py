@@ -122,7 +122,7 @@ def _poison_without_a_fault(made: Any) -> None:
 
 
 def _lose_with_a_decoder(made: Any) -> None:
-    made.seen[0] = dataclasses.replace(made.seen[0], outcome="error", reason="the decode worker died on it")
+    made.seen[0] = dataclasses.replace(made.seen[0], outcome="error", reason="2 decode workers died of it")
 
 
 def _fail_camera(made: Any) -> None:
@@ -144,7 +144,7 @@ def _tell_wrong(made: Any) -> None:
         (_invent, "1 results are of no trigger"), (_reply_twice, "1 triggers without exactly one reply"),
         (_miscount, "7 frames received, 5 results"), (_end_wrongly, "error, the engine's answer"),
         (_hold_where_not_allowed, "degraded"), (_poison_without_a_fault, "a second engine died of it"),
-        (_lose_with_a_decoder, "the decode worker died"),
+        (_lose_with_a_decoder, "2 decode workers died"),
         (_fail_camera, "takes no frame"), (_fail_event, "no recovery"), (_tell_wrong, "3 triggers, 2 answers"),
     ],
 )  # fmt: skip
