@@ -8,7 +8,9 @@ import sys
 from ..ipc.exit_codes import Exit
 from .control_options import add_run_dir, ask
 
-DEFAULT_TIMEOUT_S = 180.0  # the checker has 60 s, then engine.ready_timeout_s; as the unit's TimeoutStartSec
+# Longer than any reload: the checker has 60 s, then comes engine.ready_timeout_s, an hour at most. In ExecReload= it is
+# TimeoutStartSec that ends it, which is held against that key; a bound of its own here would contradict both.
+DEFAULT_TIMEOUT_S = 3700.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

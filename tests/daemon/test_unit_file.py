@@ -13,7 +13,9 @@ from stand_ins import config
 
 from orind.daemon import unit_file
 from orind.daemon.checker import check
+from orind.daemon.config import Config
 from orind.daemon.config_check import CHECK_TIMEOUT_NS
+from orind.daemon.reload_command import DEFAULT_TIMEOUT_S
 from orind.daemon.unit_file import UnitTimeOuts, find, of_configuration, span_s
 from orind.daemon.unit_limits import CHECK_S, contradictions
 
@@ -64,6 +66,8 @@ def test_a_start_that_systemd_would_cut_off_names_both(tmp_path: Path) -> None:
     )
     assert problems(found, engine={"ready_timeout_s": 30}) == []
     assert CHECK_S * 10**9 == CHECK_TIMEOUT_NS
+    longest_s = Config.model_json_schema()["$defs"]["EngineSection"]["properties"]["ready_timeout_s"]["maximum"]
+    assert CHECK_S + longest_s < DEFAULT_TIMEOUT_S, "orind reload --wait does not give up before systemd"
 
 
 def test_drop_ins_count_as_for_systemd(tmp_path: Path) -> None:
