@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import time
 from pathlib import Path
 
 HOUSE = Path(__file__).resolve().parents[2]
+BOOT = HOUSE / "tests" / "systemd" / "boot.sh"
 CGROUPS = Path("/sys/fs/cgroup")
 SYSTEMD = Path("/lib/systemd/systemd")
 V1 = ("memory", "pids")
@@ -89,7 +91,7 @@ class Machine:
         arguments = [str(self._state), str(HOUSE), sysconfig.get_paths()["purelib"], sys.base_prefix]
         script = (
             f"{join} exec setpriv --pdeathsig KILL unshare {' '.join(NAMESPACES)} --fork "
-            f'--kill-child=SIGKILL --propagation private bash {HOUSE}/tests/systemd/boot.sh "$@"'
+            f'--kill-child=SIGKILL --propagation private bash {shlex.quote(str(BOOT))} "$@"'
         )
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "V1": " ".join(V1), "MASKED": MASKED}
         with self._log.open("wb") as log:
