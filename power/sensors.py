@@ -1,5 +1,5 @@
-"""Reads the board: rails, temperatures, GPU clock and load. Everything is found by name, at the start and again after
-a failure (hwmon numbers move when a driver is loaded anew).
+"""Reads the board: rails, temperatures, clocks, GPU load, fan, over-current counters. Everything is found by name, at
+the start and again after a failure (hwmon numbers move when a driver is loaded anew).
 
 Called by steward.py once a tick. Invariant: what could not be read, or cannot be true, is None with a fault text; it
 never keeps its last value and never becomes 0.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .board import BoardFacts, Zone
 from .errors import SysfsError
-from .sysfs import DEVFREQ, Sysfs
+from .sysfs import CPUFREQ, DEVFREQ, Sysfs
 
 # Outside of this range an Orin is not running: forum reports of -62, -110 and -256 C are failed reads, and the module
 # switches itself off at 105 C (118 C Industrial).
@@ -24,8 +24,9 @@ _LOOK_AGAIN_EVERY = 10
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """One look at the board. mW, milli-degrees C, Hz, permille. None: not known. `faults` says what is missing and
-    why; a zone that may be asleep is simply absent from `zones_mc`."""
+    """One look at the board. mW, milli-degrees C, Hz, permille, PWM of 0 to 255. None: not known. `faults` says what is
+    missing and why; a zone that may be asleep is simply absent from `zones_mc`. `oc_count`: over-current events since
+    boot; `cpu_khz`: the fastest cluster."""
 
     board_mw: int | None
     rails_mw: Mapping[str, int] = field(default_factory=dict)
@@ -33,6 +34,9 @@ class Readings:
     zones_mc: Mapping[str, int] = field(default_factory=dict)
     gpu_hz: int | None = None
     gpu_busy_permille: int | None = None
+    cpu_khz: int | None = None
+    fan_pwm: int | None = None
+    oc_count: int | None = None
     faults: tuple[str, ...] = ()
 
 
@@ -49,9 +53,14 @@ class Sensors:
         self._zone_paths = self._sysfs.find_zones()
         self._rail_paths = self._sysfs.find_rails()
         self._devfreq = self._sysfs.find_devfreq(self._facts.gpu_nodes)
+        fan, events = self._sysfs.find_hwmon("pwmfan"), self._sysfs.find_hwmon("soctherm_oc")
+        self._fan = [f"{fan}/pwm1"] if fan else []
+        self._events = [] if events is None else [f"{events}/{name}" for name in self._sysfs.names(events)
+                                                  if name.startswith("oc") and name.endswith("_event_cnt")]
+        self._cpus = [f"{CPUFREQ}/{name}/scaling_cur_freq" for name in self._sysfs.names(CPUFREQ)]
 
     def read(self) -> Readings:
-        """Read everything once (about 20 small files; 0.55 ms for each rail register on a board). Never raises for a
+        """Read everything once (about 25 small files; 0.55 ms for each rail register on a board). Never raises for a
         sensor: the fault texts tell."""
         readings = self._read_once()
         if not readings.faults:
@@ -79,8 +88,19 @@ class Sensors:
             zones_mc=zones,
             gpu_hz=self._read_gpu("cur_freq", faults),
             gpu_busy_permille=self._read_gpu("device/load", None),
+            cpu_khz=max(self._read_all(self._cpus), default=None),
+            fan_pwm=max(self._read_all(self._fan), default=None),
+            oc_count=sum(counts) if (counts := self._read_all(self._events)) else None,
             faults=tuple(faults),
         )
+
+    def _read_all(self, paths: list[str]) -> list[int]:
+        """What can be read of these: for people and for rates, no decision needs them, so that none is a fault. None at
+        all where one fails: a maximum or sum of the rest would be another figure."""
+        try:
+            return [self._sysfs.read_int(path) for path in paths]
+        except SysfsError:
+            return []
 
     def _read_rails(self, faults: list[str]) -> dict[str, int]:
         rails: dict[str, int] = {}

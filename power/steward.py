@@ -15,6 +15,7 @@ from typing import Protocol
 from .errors import PowerError, SysfsError
 from .governor import Decision, Governor
 from .limits import Limits
+from .over_current import ALARM_HZ, OverCurrentRate
 from .policy import Policy
 from .sensors import Readings
 
@@ -38,7 +39,8 @@ class ClockCaps(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one tick saw and did, for status and metrics. `gpu_cap_hz`: the cap as the board says it, after setting."""
+    """What one tick saw and did, for status and metrics. `gpu_cap_hz`: the cap as the board says it, after setting;
+    `oc_hz`: over-current events a second."""
 
     now_ns: int
     readings: Readings
@@ -46,6 +48,7 @@ class Report:
     gpu_cap_hz: int | None
     busy: float | None
     faults: tuple[str, ...]
+    oc_hz: float | None = None
 
     def to_dict(self, policy: Policy) -> dict[str, object]:
         """The `power` section of `orind status --json`: W, C, Hz."""
@@ -58,6 +61,9 @@ class Report:
             "gpu_hz": seen.gpu_hz,
             "gpu_cap_hz": self.gpu_cap_hz,
             "busy": None if self.busy is None else round(self.busy, 4),
+            "cpu_khz": seen.cpu_khz,
+            "fan_pwm": seen.fan_pwm,
+            "over_current_hz": None if self.oc_hz is None else round(self.oc_hz, 2),
             "level": self.decision.limits.level,
             "reason": self.decision.limits.reason,
             "model": {"bias_w": round(self.decision.bias_mw / 1000, 3), "gain": round(self.decision.gain, 4)},
@@ -104,6 +110,7 @@ class Steward:
         self._send_limits = send_limits
         self._clock = clock
         self._share = BusyShare()
+        self._over_current = OverCurrentRate()
         self._clocks_hz: Sequence[int] = caps.gpu_clocks_hz()
         self._cap_hz: int | None = None
 
@@ -124,7 +131,10 @@ class Steward:
         except PowerError as error:
             faults.append(f"GPU cap: {error}")
         self._send_limits(decision.limits)
-        return Report(now_ns, readings, decision, self._cap_hz, busy, tuple(faults))
+        oc_hz = self._over_current.take(readings.oc_count, now_ns)
+        if oc_hz is not None and oc_hz >= ALARM_HZ:
+            faults.append(f"the hardware throttles: {oc_hz:.0f} over-current events a second, which no clock shows")
+        return Report(now_ns, readings, decision, self._cap_hz, busy, tuple(faults), oc_hz)
 
     def close(self) -> tuple[str, ...]:
         """Put the clocks back; returns a line for each. Raises PowerError where that failed."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from .errors import SysfsError
 
 THERMAL = "sys/class/thermal"
+CPUFREQ = "sys/devices/system/cpu/cpufreq"
 HWMON = "sys/class/hwmon"
 DEVFREQ = "sys/class/devfreq"
 _MAX_BYTES = 65536
@@ -117,6 +118,13 @@ class Sysfs:
                         for label in self._try_text(f"{base}/{name}"):
                             found.setdefault(label, (f"{base}/in{channel}_input", f"{base}/curr{channel}_input"))
         return found
+
+    def find_hwmon(self, driver: str) -> str | None:
+        """The hwmon directory of `driver` (pwmfan, soctherm_oc), or None where the board has none."""
+        for node in self.names(HWMON):
+            if driver in self._try_text(f"{HWMON}/{node}/name"):
+                return f"{HWMON}/{node}"
+        return None
 
     def find_devfreq(self, node_names: Iterable[str]) -> str | None:
         """The devfreq directory of the device whose device-tree node has one of these names (GPU: gpu, ga10b)."""

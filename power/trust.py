@@ -2,7 +2,7 @@
 
 Called by governor.py with every reading. Rules (DESIGN section 8): junction unreadable; GPU zone unreadable while the
 GPU is loaded (rail-gated is normal); a temperature that jumps more than 20 C within a second; one that stays the same
-for 30 s while power moved by more than 3 W; a junction far below one of its zones, although it is their maximum; board
+for 30 s while power moved by more than 3 W; a junction far from the hottest zone, although it is their maximum; board
 power unreadable, or frozen while the model says it moved.
 Invariant: hot within a second of the fact, and trust comes back by itself, only after a stretch of good readings.
 """
@@ -23,7 +23,7 @@ _STUCK_NS, _STUCK_MOVED_MW = 30 * _S, 3_000
 # seventh of full load (6 W on AGX Orin) away from where it began, is a dead register.
 _FROZEN_NS, _FROZEN_MOVED_SHARE, _FROZEN_MOVED_NS = 3 * _S, 0.14, 6 * _S // 10
 # tj is the maximum of the zones; noise and moments of reading are well below this
-_BELOW_ZONE_MC = 10_000
+_OFF_ZONES_MC = 10_000
 _RECOVER_NS = 5 * _S
 _LOADED = 0.05
 
@@ -127,8 +127,12 @@ class SensorTrust:
 
 
 def _judge_junction(seen: Readings) -> str | None:
-    """The junction sensor contradicts another."""
-    for name, value in seen.zones_mc.items():
-        if seen.tj_mc is not None and value - seen.tj_mc > _BELOW_ZONE_MC:
-            return f"junction temperature of {seen.tj_mc / 1000:.1f} C is below zone {name} ({value / 1000:.1f} C)"
-    return None
+    """The junction sensor contradicts the others, whose maximum it is."""
+    zones = {name: value for name, value in seen.zones_mc.items() if name != "tj"}
+    if seen.tj_mc is None or not zones:
+        return None
+    name = max(zones, key=zones.__getitem__)
+    if abs(seen.tj_mc - zones[name]) <= _OFF_ZONES_MC:
+        return None
+    return f"junction temperature of {seen.tj_mc / 1000:.1f} C contradicts zone {name}, the hottest " \
+           f"({zones[name] / 1000:.1f} C)"

@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{options.hours:g} simulated hours a run, seeds {', '.join(map(str, options.seeds))}; simulated boards "
           "(power/plant), nothing was measured on an Orin", flush=True)
     wrong: list[str] = []
-    with ProcessPoolExecutor(options.jobs, initializer=os.nice, initargs=(5,)) as pool:
+    with ProcessPoolExecutor(options.jobs) as pool:
         make: Callable[[Iterable[Spec]], list[Outcome]] = lambda specs: list(pool.map(run, specs))  # noqa: E731
         for module in options.modules:
             wrong += budget(module, options.hours, options.seeds, make)

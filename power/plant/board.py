@@ -107,6 +107,9 @@ class PlantBoard:
         layout = self.layout
         self._put(f"{layout.devfreq}/cur_freq", self.kernel.cur_hz)
         self._put(f"{layout.devfreq}/target_freq", self.kernel.cur_hz)
+        cpu_khz = self.kernel.cpu_khz(layout.module.cpu_table_khz, self._cpu_khz)
+        for policy in layout.cpu_policies():
+            self._put(f"{policy}/scaling_cur_freq", cpu_khz)
         self._put(f"{layout.gpu}/load", round(busy * 1000))
         for zone in ZONES:
             if zone not in GATED:

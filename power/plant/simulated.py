@@ -60,6 +60,7 @@ class SimulatedBoard:
         return Readings(
             board_mw=sum(rails_mw[label] for label in self._facts.total) if whole else None,
             rails_mw=rails_mw, tj_mc=zones_mc.get("tj"), zones_mc=zones_mc, gpu_hz=self.kernel.cur_hz,
+            fan_pwm=round(self.model.fan_pwm), oc_count=self.kernel.oc3_count,
             faults=tuple(f"{name}: lost" for name in sorted(self.faults.missing)),
         )
 

@@ -110,11 +110,13 @@ def test_an_absurd_temperature_is_hot_within_a_second(make_loop: Make, what: str
     assert loop.board.limits.level == "free"
 
 
-def test_a_junction_that_was_absurd_from_the_start_is_hot(make_loop: Make) -> None:
+@pytest.mark.parametrize("value", [0, 125_000])
+def test_a_junction_that_was_absurd_from_the_start_is_hot_and_teaches_nothing(make_loop: Make, value: int) -> None:
     loop = make_loop()
-    loop.board.faults.forced["tj"] = 0
-    loop.run(0.5, _full)
-    assert "0.0 C is below zone" in loop.board.limits.reason and loop.trace.step[-1] == 0
+    loop.board.faults.forced["tj"] = value
+    report = loop.run(20, _full)
+    assert f"{value / 1000} C contradicts zone gpu" in loop.board.limits.reason and loop.trace.step[-1] == 0
+    assert (report.decision.bias_mw, report.decision.gain) == (0.0, 1.0)
 
 
 def test_one_failed_read_is_bridged(make_loop: Make) -> None:
@@ -144,7 +146,7 @@ def test_a_stuck_temperature_is_hot_when_power_has_moved(make_loop: Make, what: 
 
 def test_a_constant_temperature_at_constant_power_is_no_alarm(make_loop: Make) -> None:
     loop = make_loop()
-    loop.board.faults.forced["tj"] = 47_000
+    loop.board.faults.forced["tj"] = loop.board.model.read_temperature_mc("tj")
     loop.run(60, _idle)
     assert _levels(loop) == {"free"}
 
@@ -188,6 +190,19 @@ def test_rail_gated_and_eagain_are_no_faults_in_files(plant: PlantBoard, agx: Bo
     monkeypatch.setattr(sysfs.os, "open", gated)
     readings = Sensors(plant.root, agx).read()
     assert readings.faults == () and set(readings.zones_mc) == {"tj", "cpu", "soc0", "soc1", "soc2"}
+
+
+# -- over-current
+
+
+def test_over_current_events_are_shown_as_a_rate_and_only_many_are_a_fault(make_loop: Make) -> None:
+    loop = make_loop(name="orin-nano-super", budget_w=25)
+    report = loop.run(20, _full)
+    shown = report.to_dict(loop.policy)["over_current_hz"]
+    assert 10 <= shown <= 30 and report.faults == (), "normal for this module in its free mode"
+    loop.board.kernel._oc = (4.0, 10.0, 120.0)
+    report = loop.run(10, _full)
+    assert any("over-current events a second, which no clock shows" in fault for fault in report.faults)
 
 
 # -- caps

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from orind.power.dither import Dither
 from orind.power.errors import PowerError
 from orind.power.limits import Limits, in_force
+from orind.power.over_current import OverCurrentRate
 from orind.power.policy import Policy
 from orind.power.sensors import Readings
 from orind.power.steward import BusyShare
@@ -132,6 +133,15 @@ def test_limits_end() -> None:
     assert in_force(latest, 2_000, lowest) is lowest
     assert (lowest.pace_hz, lowest.batch_max, lowest.expires_ns) == (3.0, 1, None)
     assert in_force(lowest, 10**18, latest) is lowest
+
+
+def test_over_current_rate() -> None:
+    rate = OverCurrentRate()
+    assert [rate.take(i * 7, i * 10**9) for i in range(6)] == [None, None, None, None, 7.0, 7.0]
+    assert rate.take(None, 6 * 10**9) is None and rate.take(50, 7 * 10**9) is None, "begun anew"
+    assert [rate.take(50, (7 + i) * 10**9) for i in range(1, 6)][-1] == 0.0
+    assert rate.take(3, 13 * 10**9) is None, "counters began anew at boot"
+    assert rate.take(43, 18 * 10**9) == 8.0
 
 
 def test_busy_share() -> None:

@@ -36,7 +36,16 @@ def test_everything_is_read_by_name(plant: PlantBoard, agx: BoardFacts) -> None:
     readings = Sensors(plant.root, agx).read()
     assert (readings.gpu_hz, readings.gpu_busy_permille) == (714_000_000, 370), "the kernel aims at a load of 70 %"
     plant.advance(0.1, 1.0)
-    assert Sensors(plant.root, agx).read().gpu_hz == 1_300_500_000
+    readings = Sensors(plant.root, agx).read()
+    assert (readings.gpu_hz, readings.cpu_khz) == (1_300_500_000, 2_201_600)
+    assert readings.oc_count == 0 and 60 <= (readings.fan_pwm or 0) <= 255
+
+
+def test_fan_and_counters_are_no_fault_when_they_are_missing(plant: PlantBoard, agx: BoardFacts) -> None:
+    (plant.root / plant.layout.hwmon_folder("oc") / "oc2_event_cnt").write_text("many\n")
+    shutil.rmtree(plant.root / plant.layout.hwmon_folder("fan"))
+    readings = Sensors(plant.root, agx).read()
+    assert (readings.oc_count, readings.fan_pwm, readings.faults) == (None, None, ())
 
 
 def test_identity(plant: PlantBoard) -> None:
