@@ -59,6 +59,16 @@ def test_idle_does_not_lower_the_cap(make_loop: Make) -> None:
     assert abs(loop.trace.step[-1] - loaded) <= 1
 
 
+@pytest.mark.parametrize("name", ["agx-orin", "orin-nx", "orin-nano-super"])
+def test_a_light_load_at_the_clock_that_the_kernel_chose_teaches_nothing_wrong(make_loop: Make, name: str) -> None:
+    loop = make_loop(name=name, seed=3)
+    decision = loop.run(60, lambda _: 0.3).decision
+    assert loop.board.kernel.cur_hz < loop.board.gpu_clocks_hz()[-1]
+    assert abs(decision.gain - 1) < 0.05 and abs(decision.bias_mw) < 500
+    loop.run(5, _full)
+    assert max(sum(loop.trace.power_w[i:i + 10]) / 10 for i in range(600, 640)) <= loop.policy.budget_mw / 1000 + 1
+
+
 def test_the_wrong_model_is_learned(make_loop: Make, bursts: Make) -> None:
     for name, value in (("gpu_full_w", 37 * 1.25), ("gpu_full_w", 37 * 0.75), ("system_idle_w", 8.6)):
         changed: dict[str, Any] = {name: value}
