@@ -22,7 +22,8 @@ from .trust import SensorTrust
 
 _S = 1_000_000_000
 # Over budget plus tolerance for this long, although the cap is right: the clocks are not obeyed, or the load is not
-# the GPU's. Pacing is the next rung; it stays until the reading has been below the budget for the second time.
+# the GPU's. Pacing is the next rung; it stays until the reading has been calm (less than half the tolerance over the
+# budget, where a governed board may stand for ever) for the second time.
 _OVER_NS, _BELOW_NS = 2 * _S, 5 * _S
 # The lowest step must fit by this much before pacing ends, so that learning does not make it flap.
 _FITS_AGAIN_MW = 500.0
@@ -122,7 +123,7 @@ class Governor:
         budget = self._policy.budget_mw
         over = board_mw is not None and board_mw > budget + self._policy.tolerance_mw
         self._over_since_ns = _since(self._over_since_ns, over, now_ns)
-        below = board_mw is not None and board_mw < budget
+        below = board_mw is not None and board_mw < budget + self._policy.tolerance_mw / 2
         self._calm_since_ns = _since(self._calm_since_ns, below, now_ns)
         if self._over_since_ns is not None and now_ns - self._over_since_ns >= _OVER_NS:
             self._over = True

@@ -219,6 +219,17 @@ def test_refused_caps_are_a_fault_and_lead_to_pacing(make_loop: Make) -> None:
     assert loop.board.limits.level == "free" and report.faults == ()
 
 
+def test_pacing_ends_at_full_load_too(make_loop: Make) -> None:
+    """A governed board stands at its budget, not below it."""
+    loop = make_loop()
+    loop.board.faults.refuse_writes = True
+    loop.run(6, _full)
+    assert loop.board.limits.level == "over_budget"
+    loop.board.faults.refuse_writes = False
+    loop.run(15, _full)
+    assert loop.board.limits.level == "free" and loop.trace.step[-1] < 10
+
+
 def test_a_mode_that_was_reset_is_capped_again_within_a_tick(make_loop: Make) -> None:
     loop = make_loop()
     loop.run(20, _full)
