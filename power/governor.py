@@ -25,6 +25,9 @@ _S = 1_000_000_000
 # the GPU's. Pacing is the next rung; it stays until the reading has been calm (less than half the tolerance over the
 # budget, where a governed board may stand for ever) for the second time.
 _OVER_NS, _BELOW_NS = 2 * _S, 5 * _S
+# A step that needs more than the budget by less than this share of the tolerance is taken as it is: changing between it
+# and the one below would cost more clock than it saves power, and even latency.
+_ROUND_SHARE = 0.1
 # The lowest step must fit by this much before pacing ends, so that learning does not make it flap.
 _FITS_AGAIN_MW = 500.0
 
@@ -76,13 +79,14 @@ class Governor:
         self._last_ns = now_ns
         tj_c = self._hottest_c(seen)
         self._observer.note(lasted_ns, self._spent_hz(seen.gpu_hz, cap_hz), busy, tj_c)
-        hot = self._trust.judge(seen, busy, self._observer.expected_mw(), now_ns)
+        hot = self._trust.judge(seen, busy, self._observer.load_mw(), now_ns)
         if hot is None and seen.board_mw is not None:
             self._observer.learn(seen.board_mw, lasted_ns)
         table = self._observer.full_load_mw(self._clocks_hz, tj_c)
         ceiling = min(float(self._policy.budget_mw), table[-1])
         thermal = self._thermal.budget_mw(tj_c, seen.board_mw, lasted_ns, table[0], ceiling)
-        target = min(float(self._policy.budget_mw), thermal)
+        budget = _round_up(table, float(self._policy.budget_mw), _ROUND_SHARE * self._policy.tolerance_mw)
+        target = min(budget, thermal) if thermal < ceiling else budget
         self._watch_budget(seen.board_mw, table[0], now_ns)
         if hot is not None or self._thermal.braking:
             index = self._dither.force(0, now_ns)
@@ -152,6 +156,12 @@ class Governor:
         if table[-1] <= self._policy.budget_mw:
             return f"{step}: the highest clock fits the budget of {self._policy.budget_mw / 1000:g} W"
         return f"{step}: budget {self._policy.budget_mw / 1000:g} W lies between two steps or on one"
+
+
+def _round_up(table_mw: Sequence[float], budget_mw: float, slack_mw: float) -> float:
+    """The budget, or what the next step above needs where that is within the slack."""
+    above = min((mw for mw in table_mw if mw > budget_mw), default=budget_mw)
+    return above if above <= budget_mw + slack_mw else budget_mw
 
 
 def _since(since_ns: int | None, holds: bool, now_ns: int) -> int | None:

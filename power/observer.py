@@ -9,16 +9,19 @@ power has moved in that time. Invariant: bias and gain stay in bounds.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
 from .model import PowerModel
 from .window import SlidingMean
 
-# The bias follows in 2 s, the gain in about 3 s of load; both well above the 430 ms
-# window, so that they average over it and do not chase quantisation (380 mW on a 19 V rail of AGX Orin).
-_BIAS_RATE_PER_S = 0.5
-_GAIN_RATE_PER_S = 0.3
+# The bias follows in 2.5 s, the gain in about 7 s of load; both well above the 430 ms window, so that they average over
+# it and do not chase quantisation (380 mW on a 19 V rail of AGX Orin).
+_BIAS_RATE_PER_S = 0.4
+# twice that at first, until so many seconds of load have been seen
+_GAIN_RATE_PER_S = 0.15
+_GAIN_HASTE_S = 40.0
 _GAIN_LOW, _GAIN_HIGH = 0.5, 2.0
 # "excited": from this share of full load on, an error says as much about the gain as about the bias. Below, it says
 # less with the square: at the lowest clock an error of the bias would turn into several times that share of the gain,
@@ -42,6 +45,7 @@ class Observer:
         self._bias_bound_mw = model.idle_mw
         self.bias_mw = 0.0
         self.gain = 1.0
+        self._excited_s = 0.0
 
     def note(self, lasted_ns: int, gpu_hz: int, busy: float | None, tj_c: float) -> None:
         """What ran in the interval that ended now. An unknown busy share empties the window: nothing is learned."""
@@ -63,6 +67,11 @@ class Observer:
             return None
         return self._model.idle_mw + self.bias_mw + self.gain * dynamic
 
+    def load_mw(self) -> float | None:
+        """The part of `expected_mw` that the load makes: it moves with the load, not with what is learned of idle."""
+        dynamic = self._window.mean()
+        return None if dynamic is None or not self._window.full else self.gain * dynamic
+
     def learn(self, reading_mw: int, lasted_ns: int) -> None:
         """Compare a reading, taken now, with what was expected, and correct."""
         if not self._candidates:
@@ -76,7 +85,9 @@ class Observer:
         self.bias_mw = min(max(self.bias_mw + _BIAS_RATE_PER_S * dt_s * error, -bound), bound)
         excited = min(dynamic / (_EXCITED_SHARE * self._full_mw), 1.0)
         if excited > 0.0:
-            step = _GAIN_RATE_PER_S * dt_s * excited * excited * error / dynamic
+            rate = _GAIN_RATE_PER_S * (1.0 + math.exp(-self._excited_s / _GAIN_HASTE_S))
+            self._excited_s += excited * dt_s
+            step = rate * dt_s * excited * excited * error / dynamic
             self.gain = min(max(self.gain + step, _GAIN_LOW), _GAIN_HIGH)
 
     def full_load_mw(self, clocks_hz: Sequence[int], tj_c: float) -> list[float]:

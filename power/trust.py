@@ -22,6 +22,7 @@ _STUCK_NS, _STUCK_MOVED_MW = 30 * _S, 3_000
 # Power is refreshed every 430 ms; 3 s of the same sum to the milliwatt, in the last 0.6 s of which the model was a
 # seventh of full load (6 W on AGX Orin) away from where it began, is a dead register.
 _FROZEN_NS, _FROZEN_MOVED_SHARE, _FROZEN_MOVED_NS = 3 * _S, 0.14, 6 * _S // 10
+_SETTLED_NS = 9 * _S // 10
 # tj is the maximum of the zones; noise and moments of reading are well below this
 _OFF_ZONES_MC = 10_000
 _RECOVER_NS = 5 * _S
@@ -49,15 +50,15 @@ class SensorTrust:
         self._power_good_ns: int | None = None
         self._power: int | None = None
         self._power_same_ns = 0
-        self._expected_then: float | None = None
+        self._load_then: float | None = None
         self._moved_since_ns: int | None = None
         self._first_ns: int | None = None
         self._bad_ns: int | None = None
         self._bad_text = ""
 
-    def judge(self, seen: Readings, busy: float | None, expected_mw: float | None, now_ns: int) -> str | None:
+    def judge(self, seen: Readings, busy: float | None, load_mw: float | None, now_ns: int) -> str | None:
         """None when the sensors can be believed; else why the board must be taken for hot. An unknown busy share
-        counts as loaded, unless the GPU's own load is 0."""
+        counts as loaded, unless the GPU's own load is 0. `load_mw`: what the model says of the load's power."""
         if self._first_ns is None:
             self._first_ns = now_ns
         # engines on the CPU leave the GPU asleep: then it says itself that it does nothing
@@ -67,7 +68,7 @@ class SensorTrust:
             self._judge_zone("junction temperature", junction, seen.tj_mc, seen.board_mw, True, now_ns)
             or self._judge_zone("GPU temperature", gpu, seen.zones_mc.get("gpu"), seen.board_mw, loaded, now_ns)
             or _judge_junction(seen)
-            or self._judge_power(seen.board_mw, expected_mw, now_ns)
+            or self._judge_power(seen.board_mw, load_mw, now_ns)
         )
         if bad is not None:
             self._bad_ns, self._bad_text = now_ns, bad
@@ -107,20 +108,25 @@ class SensorTrust:
             return f"{name} stuck at {value / 1000:.1f} C while power moved by {zone.high_mw - zone.low_mw:.0f} mW"
         return None
 
-    def _judge_power(self, power: int | None, expected_mw: float | None, now_ns: int) -> str | None:
+    def _judge_power(self, power: int | None, load_mw: float | None, now_ns: int) -> str | None:
         if power is None:
             return "board power lost" if self._lost_for(self._power_good_ns, now_ns) else None
         self._power_good_ns = now_ns
-        if power != self._power or expected_mw is None or self._expected_then is None:
+        if power != self._power or load_mw is None:
             self._power, self._power_same_ns = power, now_ns
-            self._expected_then, self._moved_since_ns = expected_mw, None
+            self._load_then = self._moved_since_ns = None
             return None
-        moved = abs(expected_mw - self._expected_then)
+        same_ns = now_ns - self._power_same_ns
+        if self._load_then is None:
+            # the windows of sensor and model, and a late busy signal, must have settled on what they stand for
+            self._load_then = load_mw if same_ns >= _SETTLED_NS else None
+            return None
+        moved = abs(load_mw - self._load_then)
         if moved <= self._frozen_moved_mw:
             self._moved_since_ns = None
         elif self._moved_since_ns is None:
             self._moved_since_ns = now_ns
-        if now_ns - self._power_same_ns >= _FROZEN_NS and self._moved_since_ns is not None \
+        if same_ns >= _FROZEN_NS and self._moved_since_ns is not None \
                 and now_ns - self._moved_since_ns >= _FROZEN_MOVED_NS:
             return f"board power frozen at {power / 1000:.1f} W while the load moved by {moved / 1000:.1f} W"
         return None

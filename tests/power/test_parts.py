@@ -135,6 +135,19 @@ def test_limits_end() -> None:
     assert in_force(lowest, 10**18, latest) is lowest
 
 
+def test_power_that_settles_while_the_model_is_late_is_not_frozen() -> None:
+    """The end of a burst with a late busy signal: the reading has come to rest before the model has."""
+    trust = SensorTrust(15_000)
+    for i in range(200):
+        now, on = 10**9 + i * TICK, i < 60
+        seen = Readings(board_mw=20_000 + i if on else 4_560, tj_mc=50_000 + i % 2, zones_mc={"gpu": 50_000 + i % 3})
+        assert trust.judge(seen, 1.0, 15_000.0 if i < 66 else 0.0, now) is None
+    for i in range(200, 260):
+        verdict = trust.judge(Readings(board_mw=4_560, tj_mc=50_000 + i % 2, zones_mc={"gpu": 50_000 + i % 3}), 1.0,
+                              15_000.0, 10**9 + i * TICK)
+    assert verdict == "board power frozen at 4.6 W while the load moved by 15.0 W"
+
+
 def test_over_current_rate() -> None:
     rate = OverCurrentRate()
     assert [rate.take(i * 7, i * 10**9) for i in range(6)] == [None, None, None, None, 7.0, 7.0]
