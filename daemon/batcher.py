@@ -70,6 +70,8 @@ BELIEVED_NS = 1_000_000_000
 WAKE_NS = 2_000_000
 """A turn that is due comes up to a millisecond late, since the poller rounds up, and reads all sockets before it starts
 anything: who waits up to the last moment has missed it."""
+SLOWER = 2
+"""Times the usual: enough to blame the engine where frames are late, and not their deadlines."""
 FAR_SLOWER = 8
 """Times the usual: no clock, no load of the machine explains that for long."""
 BATCH_GAIN = 0.9
@@ -103,14 +105,14 @@ class ServiceTimes:
     _recent_ns: dict[str, int] = field(default_factory=dict)
     _usual: dict[tuple[str, int, int], float] = field(default_factory=dict)
 
-    def learn(self, model: str, size: int, clock_hz: int, took_ns: int, now_ns: int) -> bool:
-        """Whether it took far longer than usual. What is usual changes slowly, what is predicted follows at once."""
+    def learn(self, model: str, size: int, clock_hz: int, took_ns: int, now_ns: int) -> float:
+        """-> times what it usually takes. What is usual changes slowly, what is predicted follows at once."""
         self._recent_ns[model] = took_ns
         key = (model, size, clock_hz)
         usual = self._usual.get(key, took_ns)
         self._usual[key] = usual + (took_ns - usual) / 64
         self._note(key, took_ns, now_ns)
-        return took_ns > FAR_SLOWER * usual
+        return took_ns / usual if usual else 1.0
 
     def _note(self, key: tuple[str, int, int], took_ns: int, now_ns: int) -> None:
         known = self._known.get(key)

@@ -156,7 +156,9 @@ class DecodePool:
                 worker.job.number, frame.slot.index, frame.slot.serial, frame.length, target.index, target.serial
             )
             if not worker.channel.send(messages.pack_decode(order)):
-                worker.killed = "its channel is closed"  # its end of file brings the frame back
+                self._ring.give(target)
+                self._waiting.appendleft(frame)  # which it never had; its end of file tells the rest
+                worker.job, worker.killed = None, "its channel is closed"
                 self._nursery.kill(worker.child)
 
     def _on_readable(self, worker: Worker, now_ns: int) -> None:

@@ -66,7 +66,8 @@ class Batch:
     size: int
     area: int
     frames: list[Trigger]
-    far_slower: bool = False  # than such batches usually are, as was seen when it was answered
+    delivered: bool = True
+    slowdown: float = 1.0  # times what such batches usually take, as was seen when it was answered
 
 
 class EngineHandle:
@@ -113,7 +114,7 @@ class EngineHandle:
                     frame.encoding, frame.dtype, frame.shape,
                 )
             )  # fmt: skip
-        self._send(
+        batch.delivered = self._send(
             messages.pack_batch(messages.Batch(batch.number, self.epoch, plan.index, batch.area, tuple(references)))
         )
 
@@ -121,9 +122,12 @@ class EngineHandle:
         """Have it run its golden input."""
         self._send(messages.pack_check(now_ns))
 
-    def _send(self, data: bytes) -> None:
-        if not self._channel.send(data):
+    def _send(self, data: bytes) -> bool:
+        """Whether the engine has it. One that takes no message is lost at the next tick."""
+        sent = self._channel.send(data)
+        if not sent:
             self._broken = self._broken or "its channel is closed or full"
+        return sent
 
     # -- engine to main ------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ MEANINGS = {
     Fault.SILENT: "idle, without a heartbeat for engine.heartbeat_missed_ms",
     Fault.WRONG: "its golden input gave a wrong answer",
     Fault.CHECK_OVERDUE: "its golden input was not answered within engine.golden_timeout_ms",
-    Fault.SLOW: "batch after batch was late or far slower than usual, though the engine had been in time before",
+    Fault.SLOW: "batch after batch far slower than usual, or slower and so late, though it had been in time before",
     Fault.NOT_READY: "no right golden answer within engine.ready_timeout_s of its start",
     Fault.NOT_STARTED: "its process could not be started: no memory, no descriptors",
 }

@@ -15,6 +15,7 @@ from ..ipc.engine_messages import Answer, Notice
 from ..ipc.errors import IpcError
 from ..ipc.message_text import Kind
 from .answers import Labels
+from .batcher import FAR_SLOWER, SLOWER
 from .config import Config
 from .engine_handle import Batch, EngineHandle, Launcher, PlanView, ResultLayout
 from .engine_memory import EngineMemory
@@ -231,6 +232,9 @@ class Generation:
         return {Seat.FIRST: device, Seat.SECOND: standby.device or device, Seat.LAST_RESORT: standby.last_resort}[seat]
 
     def _spawn_failed(self, epoch: int, text: str) -> None:
+        """Told by the nursery, perhaps when the engine was given up already, or the whole generation."""
+        if epoch not in self.handles:
+            return
         self._apply(self.machine.lost(epoch, Fault.NOT_STARTED, text, self._now_ns), self._now_ns)
 
     def _fence(self, action: Fence, now_ns: int) -> None:
@@ -255,6 +259,8 @@ class Generation:
 
 
 def _is_late(batch: Batch, answer: Answer) -> bool:
-    """Whether the engine itself was too slow: for a frame that it was given for the first time, so in good time, or far
-    slower than usual. Then few answers are late, since frames that would be are no longer given to it."""
-    return batch.far_slower or any(answer.t_end_ns > frame.deadline_ns for frame in batch.frames if not frame.replayed)
+    """Whether the engine itself was too slow: far slower than usual, or slower and therefore late for a frame that it
+    was given for the first time. A deadline that is too tight for what it usually takes is no fault of the engine's.
+    """
+    late = any(answer.t_end_ns > frame.deadline_ns for frame in batch.frames if not frame.replayed)
+    return batch.slowdown > FAR_SLOWER or (late and batch.slowdown > SLOWER)

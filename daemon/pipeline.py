@@ -199,7 +199,7 @@ class Pipeline:
         """An engine has returned a batch: every frame of it gets its outcome."""
         times = self._times_on.setdefault(engine.device, batcher.ServiceTimes())
         took_ns = answer.t_end_ns - answer.t_start_ns
-        batch.far_slower = times.learn(batch.plan.model, batch.size, self.clock_hz, took_ns, now_ns)
+        batch.slowdown = times.learn(batch.plan.model, batch.size, self.clock_hz, took_ns, now_ns)
         stages = self._ledger.stages
         for position, (frame, status) in enumerate(zip(batch.frames, answer.frames, strict=True)):
             stages["preprocess"].add(answer.t_pre_ns - answer.t_start_ns)
@@ -233,10 +233,9 @@ class Pipeline:
         if isinstance(order, Fence) and order.fault is Fault.SLOW:
             self._times_on.clear()  # of that engine: they would refuse the next one's frames
             self.active = self._active
-        again, poison = sort_out(batches, order, self.serving.deaths_max)
+        again, poison = sort_out(batches, order, self.serving.deaths_max, now_ns, self.serving.intake.quarantine)
         for frame, text in poison:
             self._finish(frame, "error", "poison", text, now_ns)
-            self.serving.intake.quarantine.poisoned(frame.camera, now_ns)
         for frame, text in self.queues.take_late(lambda f: self.serving.intake.quarantine.problem(f.camera, now_ns)):
             self._finish(frame, "rejected", "quarantine", text, now_ns)
         for frame in reversed(again):

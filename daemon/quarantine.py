@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Quarantine:
-    """`limit` poison frames of a camera within `window_ns` keep it out for `window_ns` from the last one on."""
+    """`limit` frames of a camera that cost a pair of engines each, within `window_ns`, keep it out for as long."""
 
     limit: int
     window_ns: int
     _poisoned: dict[str, deque[int]] = field(default_factory=dict)
 
-    def poisoned(self, camera: str, now_ns: int) -> None:
-        """One of its frames was found to be poison."""
+    def struck(self, camera: str, now_ns: int) -> None:
+        """One of its frames was alone in flight when a second engine was lost that may have been lost of it."""
         self._poisoned.setdefault(camera, deque(maxlen=self.limit)).append(now_ns)
 
     def problem(self, camera: str, now_ns: int) -> str:

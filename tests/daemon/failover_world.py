@@ -288,7 +288,7 @@ class Starts(Launcher):
         engine = world.engines[len(world.engines) + 1] = Engine(world, len(world.engines) + 1, account, device)
         if fate < 0.10:
             engine.fault = "not started"
-            world.at(world.rng.randrange(30) * MS, lambda: engine.alive and on_failed(engine.epoch, "no memory"))
+            world.at(world.rng.randrange(30) * MS, lambda: on_failed(engine.epoch, "no memory"))
         else:
             engine.begin()
             if fate < 0.25:

@@ -9,7 +9,9 @@ from stand_ins import MS
 
 from orind.daemon.batcher import (
     BELIEVED_NS,
+    FAR_SLOWER,
     SINGLE,
+    SLOWER,
     WAKE_NS,
     Adaptive,
     Facts,
@@ -283,12 +285,11 @@ def test_what_a_frame_takes_is_its_share_of_the_best_batch_measured() -> None:
 
 def test_far_slower_than_usual_is_seen_at_once_and_for_long_but_no_hiccup_of_the_clock() -> None:
     times = ServiceTimes()
-    assert not times.learn("m", 1, 0, 10 * MS, NOW)
-    for n in range(50):
-        assert not times.learn("m", 1, 0, (8 + n % 20) * MS, NOW + n)
-    assert not times.learn("m", 1, 0, 60 * MS, NOW + 100), "a slow clock"
-    assert all(times.learn("m", 1, 0, 300 * MS, NOW + 200 + n) for n in range(5))
-    assert not times.learn("m", 4, 0, 300 * MS, NOW + 300), "nothing is usual for a size that is new"
+    assert times.learn("m", 1, 0, 10 * MS, NOW) == 1
+    assert all(times.learn("m", 1, 0, (8 + n % 20) * MS, NOW + n) < FAR_SLOWER for n in range(50))
+    assert SLOWER < times.learn("m", 1, 0, 60 * MS, NOW + 100) < FAR_SLOWER, "a slow clock"
+    assert all(times.learn("m", 1, 0, 300 * MS, NOW + 200 + n) > FAR_SLOWER for n in range(5))
+    assert times.learn("m", 4, 0, 300 * MS, NOW + 300) == 1, "nothing is usual for a size that is new"
 
 
 def test_too_late_says_why() -> None:

@@ -277,14 +277,20 @@ def test_an_answer_to_another_job_is_ignored(pool: Pool) -> None:
     worker.die()
 
 
-def test_a_worker_whose_channel_is_closed_gets_the_blame_at_its_end(pool: Pool) -> None:
+def test_a_picture_that_a_dead_worker_never_had_goes_to_the_next_one(pool: Pool) -> None:
+    """It was killed while idle, and its end of file has not been read yet: the picture is not to blame."""
     pool.tick()
     worker = pool.worker()
     worker.die()
-    pool.submit(1)
-    assert worker.started.killed
+    frame = pool.submit(1)
+    assert worker.started.killed and frame.decoder_deaths == 0
     pool.turn()
-    assert pool.bad == [(1, "error", "decoder", "its channel is closed")] and pool.ring.free == 6
+    assert not pool.bad and pool.pool.deaths == 1 and pool.ring.free == 5
+    pool.now += S
+    pool.tick()
+    again = pool.worker()
+    assert [order.job for order in again.hear()] == [2]
+    again.die()
 
 
 def test_every_frame_past_its_deadline_is_expired_not_only_the_first(pool: Pool) -> None:

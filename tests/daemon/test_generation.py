@@ -13,6 +13,7 @@ import pytest
 from stand_ins import MS, EngineStandIn, Processes, S, config, turn
 
 from orind.daemon import engine_handle, memory_report
+from orind.daemon.batcher import FAR_SLOWER, SLOWER
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher
 from orind.daemon.failover import Failover
 from orind.daemon.faults import Fault
@@ -53,11 +54,13 @@ class Stage:
         )
         self.answers: list[tuple[int, list[int | None]]] = []
         self.lost: list[tuple[list[list[int | None]], Fault, str]] = []
+        self.slowdown = 1.0
         self.let_go: list[tuple[list[list[int | None]], str]] = []
         self.active: list[int] = []
         self.engines: dict[int, EngineStandIn] = {}
 
     def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None:
+        batch.slowdown = self.slowdown
         self.answers.append((engine.epoch, [f.seq for f in batch.frames]))
 
     def fenced(self, generation: Generation, batches: list[Batch], order: Fence | Retire, now_ns: int) -> None:
@@ -297,9 +300,14 @@ def test_a_hung_batch_ends_at_its_watchdog(stage: Stage) -> None:
     assert stage.lost[0] == ([[1]], Fault.BATCH_OVERDUE, "batch over its watchdog of 2000 ms")
 
 
-@pytest.mark.parametrize("replayed", [False, True])
-def test_late_answers_are_the_engines_slowness_unless_it_got_the_frame_late(stage: Stage, replayed: bool) -> None:
+@pytest.mark.parametrize(("replayed", "slowdown"), [(False, 3.0), (True, 3.0), (False, 1.1)])
+def test_late_answers_are_the_engines_slowness_where_it_is_slower_and_got_the_frame_in_good_time(
+    stage: Stage, replayed: bool, slowdown: float
+) -> None:
+    """A camera whose deadline is tighter than what the engine always takes must not cost engines."""
     stage.serve()
+    stage.slowdown = slowdown
+    at_fault = not replayed and slowdown > SLOWER
     for seq in range(7):
         stage.send(seq, deadline_ns=stage.now + 30 * MS, replayed=replayed and seq > 0)
         (order,) = stage.engines[1].hear()
@@ -310,8 +318,29 @@ def test_late_answers_are_the_engines_slowness_unless_it_got_the_frame_late(stag
         if 1 not in stage.generation.handles:
             break
     slow = (Fault.SLOW, "3 batches in a row answered late or far slower than usual")
-    assert [lost[1:] for lost in stage.lost] == ([] if replayed else [slow])
-    assert len(stage.answers) == (7 if replayed else 4)
+    assert [lost[1:] for lost in stage.lost] == ([slow] if at_fault else [])
+    assert len(stage.answers) == (4 if at_fault else 7)
+
+
+def test_far_slower_than_usual_is_slow_without_a_late_answer(stage: Stage) -> None:
+    stage.serve()
+    for seq in range(4):
+        stage.slowdown = 1.0 if seq == 0 else FAR_SLOWER + 1.0
+        stage.send(seq)
+        (order,) = stage.engines[1].hear()
+        stage.engines[1].answer(order, [ROW])
+        stage.turn()
+    assert [lost[1] for lost in stage.lost] == [Fault.SLOW]
+
+
+def test_a_start_that_fails_after_the_generation_was_given_up_changes_nothing(stage: Stage) -> None:
+    stage.start()
+    children = [started.child for started in stage.processes.of("engine")]
+    stage.generation.close()
+    for child in children:
+        assert child.on_failed is not None
+        child.on_failed("no memory")
+    assert not stage.lost and not stage.generation.machine.losses
 
 
 def test_the_standby_is_asked_for_its_golden_answer(stage: Stage) -> None:

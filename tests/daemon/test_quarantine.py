@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from line import Line
 from stand_ins import S
 
+from orind.daemon.faults import Fault
 from orind.daemon.quarantine import Quarantine
 
 
 def test_so_many_poison_frames_within_the_window_keep_the_camera_out_for_as_long() -> None:
     rules = Quarantine(2, 60 * S)
-    rules.poisoned("a", 0)
+    rules.struck("a", 0)
     assert rules.problem("a", 1) == ""
-    rules.poisoned("a", 60 * S)
+    rules.struck("a", 60 * S)
     said = "camera 'a': 2 of its frames ended engines; it is refused for 60 s more, or until a reload"
     assert rules.problem("a", 60 * S) == said and rules.problems(60 * S) == [said]
     assert rules.problem("b", 60 * S) == ""
@@ -22,7 +25,7 @@ def test_so_many_poison_frames_within_the_window_keep_the_camera_out_for_as_long
 def test_further_apart_than_the_window_they_are_forgiven() -> None:
     rules = Quarantine(2, 60 * S)
     for second in (0, 61, 122):
-        rules.poisoned("a", second * S)
+        rules.struck("a", second * S)
         assert not rules.problem("a", second * S)
 
 
@@ -59,5 +62,42 @@ def test_what_waits_of_such_a_camera_is_refused_with_it_and_others_go_on() -> No
         assert line.outcomes()[-1] == (4, "ok")
         assert line.ledger.reasons == {"poison": 2, "quarantine": 2}
         line.check()
+    finally:
+        line.close()
+
+
+def test_frames_that_the_last_resort_answers_count_as_well() -> None:
+    """They cost a pair of engines each, though they end as `degraded` and not as poison."""
+    line = Line()
+    line.pipeline.serving = replace(line.pipeline.serving, deaths_max=3)
+    assert line.pipeline.serving.intake.quarantine.limit == 2
+    try:
+        line.engine()
+        for seq in range(2):
+            poison(line, seq)
+            line.handles[-1].last_resort = True
+            line.serve()
+        line.give(2)
+        assert line.outcomes() == [(0, "degraded"), (1, "rejected"), (2, "rejected")]
+        assert line.ledger.reasons == {"last_resort": 1, "quarantine": 2}
+    finally:
+        line.close()
+
+
+def test_an_engine_that_never_received_the_frame_did_not_die_of_it() -> None:
+    """Both are killed from outside: the second one's death is seen when the frame cannot be sent to it."""
+    line = Line()
+    try:
+        line.engine()
+        line.give(1)
+        line.pipeline.dispatch(line.now)
+        line.kill()
+        line.engine().die()
+        line.pipeline.dispatch(line.now)
+        line.kill("its channel is closed or full", Fault.UNTRUSTED)
+        line.engine()
+        line.pipeline.dispatch(line.now)
+        line.serve()
+        assert line.outcomes() == [(1, "ok")] and not line.pipeline.serving.intake.quarantine.problems(line.now)
     finally:
         line.close()
