@@ -268,7 +268,16 @@ def judge(soak: Soak) -> list[str]:
     if received != len(soak.seen):
         wrong.append(f"{received} frames received, {len(soak.seen)} results published")
     wrong += _ends_that_may_not_be(soak)
-    return wrong + soak_watch.trends(soak.samples)[0] + soak_watch.fragmented(soak.samples)[0]
+    return wrong + soak_watch.trends(soak.samples, answered_s(soak.seen))[0] + soak_watch.fragmented(soak.samples)[0]
+
+
+def answered_s(seen: Sequence[Seen]) -> dict[str, list[float]]:
+    """When each camera's triggers were answered."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for each in seen:
+        if each.key[2] is not None:
+            found[each.key[0] or "?"].append(each.at_s)
+    return found
 
 
 def _ends_that_may_not_be(soak: Soak) -> list[str]:
@@ -278,7 +287,7 @@ def _ends_that_may_not_be(soak: Soak) -> list[str]:
     deaths = sum(counts[kind] for kind in ("kill", "segv", "kill-both", "stop", "kill-standby", "reload-kill"))
     for seen in soak.seen:
         may = MAY_END.get(seen.key[0] or "", set()) if seen.key[1] is not None else {"rejected"}
-        poison = seen.outcome == "error" and "engine died of it" in seen.reason and deaths
+        poison = seen.outcome == "error" and "engines died of it" in seen.reason and deaths
         if seen.outcome not in may and not poison:
             wrong.append(f"{seen.key}: {seen.outcome}, {seen.reason}")
     return wrong[:5] + ([f"and {len(wrong) - 5} more such ends"] if len(wrong) > 5 else [])
@@ -301,7 +310,7 @@ def report(soak: Soak, folder: Path) -> int:
     print("\n".join([*table(["event", "times"], rows), ""]))
     rows = [[code, count] for code, count in sorted(soak.last["reasons"].items())]
     print("\n".join([*table(["not ok because", "times"], rows), ""]))
-    _, rows, unjudged = soak_watch.trends(soak.samples)
+    _, rows, unjudged = soak_watch.trends(soak.samples, answered_s(soak.seen))
     print("\n".join([*table(["process", "figure", "begin", "end"], rows, left=2), ""]))
     last = soak.last
     latency = last["latency_ms"]["total"]

@@ -118,7 +118,7 @@ def _hold_where_not_allowed(made: Any) -> None:
 
 def _poison_without_a_fault(made: Any) -> None:
     made.events.counts.clear()
-    made.seen[0] = dataclasses.replace(made.seen[0], outcome="error", reason="a second engine died of it")
+    made.seen[0] = dataclasses.replace(made.seen[0], outcome="error", reason="2 engines died of it")
 
 
 def _lose_with_a_decoder(made: Any) -> None:
@@ -143,7 +143,7 @@ def _tell_wrong(made: Any) -> None:
         (_lose, "1 of 5 triggers have no result"), (_double, "1 triggers have several results"),
         (_invent, "1 results are of no trigger"), (_reply_twice, "1 triggers without exactly one reply"),
         (_miscount, "7 frames received, 5 results"), (_end_wrongly, "error, the engine's answer"),
-        (_hold_where_not_allowed, "degraded"), (_poison_without_a_fault, "a second engine died of it"),
+        (_hold_where_not_allowed, "degraded"), (_poison_without_a_fault, "2 engines died of it"),
         (_lose_with_a_decoder, "2 decode workers died"),
         (_fail_camera, "takes no frame"), (_fail_event, "no recovery"), (_tell_wrong, "3 triggers, 2 answers"),
     ],
@@ -157,7 +157,7 @@ def test_each_kind_of_trouble_fails_it(spoil: Callable[[Any], None], words: str)
 
 def test_poison_is_an_end_where_engines_were_killed() -> None:
     made = good()
-    made.seen[0] = dataclasses.replace(made.seen[0], outcome="error", reason="a second engine died of it, with nothing")
+    made.seen[0] = dataclasses.replace(made.seen[0], outcome="error", reason="2 engines died of it, at last")
     assert soak.judge(made) == []
 
 
@@ -169,21 +169,28 @@ def samples(seconds: float, rss: Callable[[float], float], fds: Callable[[float]
 
 
 def test_memory_that_grows_fails_it_and_memory_that_settles_does_not() -> None:
-    assert soak_watch.trends(samples(1200, lambda at: 60_000 + min(at, 500) * 40))[0] == []
-    wrong, _, unjudged = soak_watch.trends(samples(1200, lambda at: 60_000 + at * 15))
+    assert soak_watch.trends(samples(1200, lambda at: 60_000 + min(at, 500) * 40), {})[0] == []
+    wrong, _, unjudged = soak_watch.trends(samples(1200, lambda at: 60_000 + at * 15), {})
     assert len(wrong) == 1 and wrong[0].startswith("main: RSS grew") and unjudged == []
-    assert soak_watch.trends(samples(1200, lambda at: 60_000 + (at % 7) * 500))[0] == []
+    assert soak_watch.trends(samples(1200, lambda at: 60_000 + (at % 7) * 500), {})[0] == []
+
+
+def test_memory_that_main_takes_for_answers_that_it_keeps_is_known() -> None:
+    kept = {"slow": [n * 0.5 for n in range(2400)], "quick": [n * 0.01 for n in range(120_000)]}
+    assert soak_watch.filling_kib(kept, 600, 1200) == soak_watch.KEPT_KIB * 1200, "the quick one's window is full"
+    grown = samples(1200, lambda at: 60_000 + at * 8)
+    assert soak_watch.trends(grown, {})[0] != [] and soak_watch.trends(grown, kept)[0] == []
 
 
 def test_memory_of_a_short_soak_is_not_judged_and_that_is_said() -> None:
-    wrong, rows, unjudged = soak_watch.trends(samples(60, lambda at: 60_000 + at * 100))
+    wrong, rows, unjudged = soak_watch.trends(samples(60, lambda at: 60_000 + at * 100), {})
     assert wrong == [] and unjudged == ["RSS of main: less than 480 s were seen"] and len(rows) == 3
 
 
 def test_descriptors_that_grow_fail_it() -> None:
-    wrong, _, _ = soak_watch.trends(samples(60, lambda _: 60_000, lambda at: 40 + int(at / 10)))
+    wrong, _, _ = soak_watch.trends(samples(60, lambda _: 60_000, lambda at: 40 + int(at / 10)), {})
     assert wrong == ["main: descriptors grew from 40 to 44"]
-    assert soak_watch.trends(samples(60, lambda _: 60_000, lambda at: 40 + (20 if at % 10 < 2 else 0)))[0] == []
+    assert soak_watch.trends(samples(60, lambda _: 60_000, lambda at: 40 + (20 if at % 10 < 2 else 0)), {})[0] == []
 
 
 def test_fragmentation_is_the_worst_of_the_engines_that_tell_it() -> None:
