@@ -6,6 +6,7 @@ Invariant: a batch that must come too late for one of its frames is never starte
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -93,7 +94,7 @@ class Measured:
 
 @dataclass(slots=True)
 class ServiceTimes:
-    """Measured time of a batch by (model, size, GPU clock): smoothed mean plus three mean deviations.
+    """Measured time of a batch by (plan's SHA-256, size, GPU clock): smoothed mean plus three mean deviations.
 
     An unknown clock is predicted from the nearest known one, scaled by the ratio of the clocks; an unknown size from
     the nearest known one, a larger one in proportion. Times in ns, clocks in Hz (0 where the device has none).
@@ -105,10 +106,10 @@ class ServiceTimes:
     _recent_ns: dict[str, int] = field(default_factory=dict)
     _usual: dict[tuple[str, int, int], float] = field(default_factory=dict)
 
-    def learn(self, model: str, size: int, clock_hz: int, took_ns: int, now_ns: int) -> float:
+    def learn(self, plan: str, size: int, clock_hz: int, took_ns: int, now_ns: int) -> float:
         """-> times what it usually takes. What is usual changes slowly, what is predicted follows at once."""
-        self._recent_ns[model] = took_ns
-        key = (model, size, clock_hz)
+        self._recent_ns[plan] = took_ns
+        key = (plan, size, clock_hz)
         usual = self._usual.get(key, took_ns)
         self._usual[key] = usual + (took_ns - usual) / 64
         self._note(key, took_ns, now_ns)
@@ -123,38 +124,44 @@ class ServiceTimes:
         deviation = known.deviation + (abs(error) - known.deviation) / 8
         self._known[key] = Measured(known.mean + error / 8, deviation, now_ns)
 
-    def predict(self, model: str, size: int, clock_hz: int) -> int:
-        """ns that a batch of `size` will probably take at most; 0 before anything was measured."""
-        return self._nearest(model, size, clock_hz)[0]
+    def keep(self, plans: Collection[str]) -> None:
+        """Forget all others."""
+        self._known = {key: known for key, known in self._known.items() if key[0] in plans}
+        self._usual = {key: usual for key, usual in self._usual.items() if key[0] in plans}
+        self._recent_ns = {plan: took_ns for plan, took_ns in self._recent_ns.items() if plan in plans}
 
-    def believed(self, model: str, size: int, clock_hz: int, now_ns: int) -> int:
+    def predict(self, plan: str, size: int, clock_hz: int) -> int:
+        """ns that a batch of `size` will probably take at most; 0 before anything was measured."""
+        return self._nearest(plan, size, clock_hz)[0]
+
+    def believed(self, plan: str, size: int, clock_hz: int, now_ns: int) -> int:
         """As `predict`, but 0 where the measurement is too old to refuse a frame by it."""
-        bound_ns, at_ns = self._nearest(model, size, clock_hz)
+        bound_ns, at_ns = self._nearest(plan, size, clock_hz)
         return bound_ns if now_ns - at_ns <= BELIEVED_NS else 0
 
-    def per_frame_ns(self, model: str, sizes: tuple[int, ...], clock_hz: int) -> int:
+    def per_frame_ns(self, plan: str, sizes: tuple[int, ...], clock_hz: int) -> int:
         """A frame's share of the batch that is measured to be the most efficient; 0 before anything was measured."""
-        measured = [known.mean / size for size in sizes if (known := self._known.get((model, size, clock_hz)))]
-        return int(min(measured)) if measured else self.predict(model, sizes[0], clock_hz) // sizes[0]
+        measured = [known.mean / size for size in sizes if (known := self._known.get((plan, size, clock_hz)))]
+        return int(min(measured)) if measured else self.predict(plan, sizes[0], clock_hz) // sizes[0]
 
-    def batches_pay(self, model: str, sizes: tuple[int, ...], clock_hz: int) -> bool:
+    def batches_pay(self, plan: str, sizes: tuple[int, ...], clock_hz: int) -> bool:
         """Whether a frame is measured to take clearly less time in some larger batch than in the smallest."""
-        single = self._known.get((model, sizes[0], clock_hz))
-        return single is not None and self.per_frame_ns(model, sizes, clock_hz) < BATCH_GAIN * single.mean / sizes[0]
+        single = self._known.get((plan, sizes[0], clock_hz))
+        return single is not None and self.per_frame_ns(plan, sizes, clock_hz) < BATCH_GAIN * single.mean / sizes[0]
 
-    def recent_ns(self, model: str) -> int:
-        """How long the model's last batch took, of whatever size; 0 before there was one."""
-        return self._recent_ns.get(model, 0)
+    def recent_ns(self, plan: str) -> int:
+        """How long the plan's last batch took, of whatever size; 0 before there was one."""
+        return self._recent_ns.get(plan, 0)
 
-    def _nearest(self, model: str, size: int, clock_hz: int) -> tuple[int, int]:
-        """(ns, when measured) from the same model at the nearest size, then the nearest clock."""
-        exact = self._known.get((model, size, clock_hz))
+    def _nearest(self, plan: str, size: int, clock_hz: int) -> tuple[int, int]:
+        """(ns, when measured) from the same plan at the nearest size, then the nearest clock."""
+        exact = self._known.get((plan, size, clock_hz))
         if exact is not None:
             return int(exact.bound), exact.at_ns
         best, at_ns = 0.0, 0
         rank: tuple[int, int] | None = None
         for (name, known_size, known_hz), known in self._known.items():
-            if name != model:
+            if name != plan:
                 continue
             distance = (abs(known_size - size), abs(known_hz - clock_hz))
             if rank is None or distance < rank:

@@ -48,13 +48,18 @@ class ResultLayout:
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
-    """A plan as main sees it: its place among the engine's plans, its batch sizes, and how to read its rows."""
+    """A plan as main sees it: its place among the engine's plans, its batch sizes, and how to read its rows.
+
+    `generation`: whose engines have it; `sha256`: of its file, the same in every generation that serves it.
+    """
 
     index: int
     model: str
     sizes: tuple[int, ...]
     labels: Labels
     row_width: int
+    generation: int
+    sha256: str
 
 
 @dataclass(slots=True)
@@ -160,7 +165,7 @@ class EngineHandle:
 
     def backlog_ns(self, times: ServiceTimes, clock_hz: int, now_ns: int) -> int:
         """Until it is probably through with what it has; 0 where that is not known, or it is overdue."""
-        each = [times.believed(b.plan.model, b.size, clock_hz, now_ns) for b in self.in_flight.values()]
+        each = [times.believed(b.plan.sha256, b.size, clock_hz, now_ns) for b in self.in_flight.values()]
         running_ns = now_ns - self.running_since_ns
         return max(0, each[0] - running_ns) + sum(each[1:]) if each else 0
 

@@ -77,7 +77,8 @@ class Generation:
         views = {
             p.name: PlanView(
                 index, p.name, tuple(n for n in p.spec.batch if n <= self.config.batching.max_size),
-                Labels(p.spec.task, p.spec.labels, p.interface.tensor_shape), p.interface.row_width,
+                Labels(p.spec.task, p.spec.labels, p.interface.tensor_shape), p.interface.row_width, self.number,
+                p.sha256,
             )
             for index, p in enumerate(self.plans)
         }  # fmt: skip

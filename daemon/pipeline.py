@@ -19,6 +19,7 @@ from ..ipc.source import RawFrame
 from . import batcher
 from .answers import describe
 from .decode_pool import DecodePool
+from .device_times import DeviceTimes
 from .engine_handle import Batch, EngineHandle
 from .faults import Fault
 from .ledger import Ledger
@@ -49,7 +50,7 @@ class Pipeline:
         self.times = batcher.ServiceTimes()
         self.relief = Relief(serving.relief)
         self._active: EngineHandle | None = None
-        self._times_on: dict[str, batcher.ServiceTimes] = {}  # by device
+        self._times = DeviceTimes(serving.plans.values())
         self.batch_max = 64
         self.pace_ns = 0
         self.clock_hz = 0
@@ -69,7 +70,7 @@ class Pipeline:
     def active(self, engine: EngineHandle | None) -> None:
         self._active = engine
         if engine is not None:
-            self.times = self._times_on.setdefault(engine.device, batcher.ServiceTimes())
+            self.times = self._times.on(engine.device)
 
     # -- source -> validate -> slot -> (decode) -> admit ---------------------------------------------------------
 
@@ -159,21 +160,21 @@ class Pipeline:
         return max(1, wake_ns - now_ns) if wake_ns else 0
 
     def _decide(self, engine: EngineHandle, model: str, now_ns: int) -> batcher.Go | batcher.Wait:
-        queue, sizes = self.queues.models[model], self.serving.plans[model].sizes
-        waiting = queue.first(max(sizes))
+        queue, plan = self.queues.models[model], self.serving.plans[model]
+        waiting = queue.first(max(plan.sizes))
         facts = batcher.Facts(
             queued=len(queue),
             first_ns=waiting[0].queued_ns if waiting else 0,
             deadlines_ns=tuple(f.deadline_ns for f in waiting),
-            sizes=sizes,
+            sizes=plan.sizes,
             in_flight=len(engine.in_flight),
             depth=self.serving.depth,
             batch_max=self.batch_max,
             earliest_start_ns=self._earliest_start_ns,
-            recent_ns=self.times.recent_ns(model),
+            recent_ns=self.times.recent_ns(plan.sha256),
             backlog_ns=engine.backlog_ns(self.times, self.clock_hz, now_ns),
         )
-        predicted = {size: self.times.predict(model, size, self.clock_hz) for size in sizes}
+        predicted = {size: self.times.predict(plan.sha256, size, self.clock_hz) for size in plan.sizes}
         return batcher.decide(self.relief.rule(self.serving.rule), facts, predicted, now_ns)
 
     def _send(self, engine: EngineHandle, frames: list[Trigger], size: int, now_ns: int) -> None:
@@ -187,7 +188,7 @@ class Pipeline:
     def _expire(self, now_ns: int) -> None:
         """Answer the frames that can no longer be served in time, before anything is started for them."""
         plans, believed, hz = self.serving.plans, self.times.believed, self.clock_hz
-        least_ns = {name: believed(name, plan.sizes[0], hz, now_ns) for name, plan in plans.items()}
+        least_ns = {name: believed(plan.sha256, plan.sizes[0], hz, now_ns) for name, plan in plans.items()}
         backlog_ns = self.active.backlog_ns(self.times, hz, now_ns) if self.active is not None else 0
         late = self.queues.take_late(lambda f: batcher.too_late(f.deadline_ns, least_ns[f.model], backlog_ns, now_ns))
         for frame, reason in late:
@@ -197,11 +198,11 @@ class Pipeline:
 
     def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None:
         """An engine has returned a batch: every frame of it gets its outcome."""
-        times = self._times_on.setdefault(engine.device, batcher.ServiceTimes())
         took_ns = answer.t_end_ns - answer.t_start_ns
-        batch.slowdown = times.learn(batch.plan.model, batch.size, self.clock_hz, took_ns, now_ns)
+        batch.slowdown = self._times.learn(engine.device, batch, self.clock_hz, took_ns, now_ns)
         stages = self._ledger.stages
         for position, (frame, status) in enumerate(zip(batch.frames, answer.frames, strict=True)):
+            frame.generation = batch.plan.generation
             stages["preprocess"].add(answer.t_pre_ns - answer.t_start_ns)
             stages["engine"].add(answer.t_run_ns - answer.t_pre_ns)
             stages["answer"].add(max(0, now_ns - answer.t_end_ns))
@@ -224,15 +225,14 @@ class Pipeline:
             self._finish(frame, "error", "engine", f"the engine's answer cannot be used: {error}", now_ns)
         else:
             outcome, code, text = LAST_RESORT if engine.last_resort else ("ok", "", None)
-            if outcome == "ok":
+            if outcome == "ok" and frame.generation == self.serving.generation:
                 self.relief.answered(frame, content)
             self._finish(frame, outcome, code, text, now_ns, content)
 
     def replay(self, batches: list[Batch], order: Fence | Retire, now_ns: int) -> None:
         """Frames that a lost engine had: each again, alone, or poison."""
         if isinstance(order, Fence) and order.fault is Fault.SLOW:
-            self._times_on.clear()  # of that engine: they would refuse the next one's frames
-            self.active = self._active
+            self._times.forget()  # of that engine: they would refuse the next one's frames
         again, poison = sort_out(batches, order, self.serving.deaths_max, now_ns, self.serving.intake.quarantine)
         for frame, text in poison:
             self._finish(frame, "error", "poison", text, now_ns)
@@ -249,6 +249,7 @@ class Pipeline:
         self.serving = serving
         self.relief.configure(serving.relief)
         self._ledger.keep_models(serving.plans)
+        self._times.serve(serving.plans.values())
         for frame in filter(lambda f: self._readmitted(f, now_ns), self.queues.take_all()):
             self.queues.retry.append(frame) if frame.replayed else self._queue(frame, now_ns)
 
@@ -289,7 +290,7 @@ class Pipeline:
         self._ledger.stages["total"].add(total_ns)
         build = partial(
             build_result, frame.camera or None, frame.seq, frame.trigger, frame.ts_ns, frame.clock or None, outcome,
-            text, model=frame.model or None, generation=self.serving.generation,
+            text, model=frame.model or None, generation=frame.generation or self.serving.generation,
             latency_ms={"total": round(total_ns / 1e6, 3)}, **(content or {}),
         )  # fmt: skip
         parts = build()

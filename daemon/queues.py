@@ -109,4 +109,5 @@ class Queues:
         self.retry.clear()
         for queue in self.models.values():
             frames += queue.take(len(queue))
+        self.models.clear()  # which models there are may be another matter from now on
         return frames

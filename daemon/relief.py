@@ -143,7 +143,7 @@ class Relief:
             return
         self._next_ns = now_ns + JUDGE_NS
         self._per_frame_ns = {
-            name: max(pace_ns, times.per_frame_ns(name, plan.sizes, clock_hz)) for name, plan in plans.items()
+            name: max(pace_ns, times.per_frame_ns(plan.sha256, plan.sizes, clock_hz)) for name, plan in plans.items()
         }
         self._facts = degradation.Facts(
             self._window.lost_share(now_ns), _oldest(queues, now_ns), self._window.load(self._per_frame_ns, now_ns),
@@ -161,10 +161,10 @@ class Relief:
         found = {}
         if not self._policy.optional:
             found[Level.NO_OPTIONAL] = "no camera is optional"
-        batched = {name: plan.sizes for name, plan in plans.items() if len(plan.sizes) > 1}
+        batched = [plan for plan in plans.values() if len(plan.sizes) > 1]
         if not batched:
             found[Level.NO_BATCHING] = "nothing is batched"
-        elif all(times.batches_pay(name, sizes, clock_hz) for name, sizes in batched.items()):
+        elif all(times.batches_pay(plan.sha256, plan.sizes, clock_hz) for plan in batched):
             found[Level.NO_BATCHING] = "batches are measured to be faster"
         if not self._policy.held_max_ns:
             found[Level.HELD] = "no camera allows held results"

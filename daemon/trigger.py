@@ -32,7 +32,7 @@ class Trigger:
     """A frame with its identity, its pixels' place and everything that its answer echoes.
 
     `replayed`: an engine was lost that had it; `deaths`: of how many engines it may be the cause; `decoder_deaths`: of
-    how many decode workers.
+    how many decode workers; `generation`: whose engine has answered it, 0 where none has.
     """
 
     camera: str
@@ -59,5 +59,6 @@ class Trigger:
     replayed: bool = False
     deaths: int = 0
     decoder_deaths: int = 0
+    generation: int = 0
     queued_ns: int = 0
     outcome: str = ""

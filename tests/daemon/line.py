@@ -52,7 +52,8 @@ class Line:
     def serving(self, made: Config, number: int) -> Serving:
         sizes = tuple(n for n in (1, 4) if n <= made.batching.max_size)
         plans = {
-            name: PlanView(index, name, sizes, Labels("detect", ("part",)), 6) for index, name in enumerate(made.models)
+            name: PlanView(index, name, sizes, Labels("detect", ("part",)), 6, number, served.plan)  # its path tells it
+            for index, (name, served) in enumerate(made.models.items())
         }
         rule, policy = batch_rule(made), relief_policy(made)
         return Serving(number, Intake(made, {}, StampPolicy()), rule, made.engine.queue_depth, plans, policy)

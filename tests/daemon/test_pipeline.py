@@ -17,6 +17,7 @@ from line import ROW, Line
 from stand_ins import MS, DecoderStandIn, EngineStandIn, S, config, turn
 
 from orind.daemon.batcher import BELIEVED_NS
+from orind.daemon.config import Config
 from orind.daemon.engine_handle import ResultLayout
 from orind.daemon.faults import Fault
 from orind.daemon.orders import Fence
@@ -665,11 +666,84 @@ def test_times_of_one_device_predict_nothing_of_another(line: Line) -> None:
     line.give(1)
     line.pipeline.dispatch(line.now)
     line.serve(took_ns=5 * MS)
-    fast = line.pipeline.times.predict("m", 1, 0)
+    fast = line.pipeline.times.predict("m.plan", 1, 0)
     line.engine()
-    assert line.pipeline.times.predict("m", 1, 0) == 0 < fast
+    assert line.pipeline.times.predict("m.plan", 1, 0) == 0 < fast
     line.pipeline.active = line.handles[0]
-    assert line.pipeline.times.predict("m", 1, 0) == fast
+    assert line.pipeline.times.predict("m.plan", 1, 0) == fast
+
+
+def tight(plan: str) -> Config:
+    return config(models={"m": {"plan": plan}}, cameras={"cam": {"model": "m", "deadline_ms": 20}})
+
+
+def changed(line: Line, plan: str, number: int) -> None:
+    """As at a reload: the new generation's engine is there first."""
+    line.engine()
+    line.pipeline.change_generation(line.serving(tight(plan), number), line.now)
+
+
+def test_a_plan_that_a_reload_changes_is_not_judged_by_the_old_ones_times(line: Line) -> None:
+    """30 ms were measured of the old one, which refuses a deadline of 20 ms; the new one takes 5."""
+    line.engine()
+    line.pipeline.change_generation(line.serving(tight("slow"), 1), line.now)
+    line.give(1)
+    line.pipeline.dispatch(line.now)
+    line.serve(took_ns=30 * MS)
+    line.give(2)
+    line.pipeline.dispatch(line.now)
+    assert line.outcomes() == [(1, "ok"), (2, "expired")], "what is measured refuses"
+    changed(line, "slow", 2)
+    line.give(3)
+    line.pipeline.dispatch(line.now)
+    assert line.outcomes()[2:] == [(3, "expired")], "an unchanged plan stays known"
+    changed(line, "fast", 3)
+    line.give(4)
+    line.pipeline.dispatch(line.now)
+    line.serve(took_ns=5 * MS)
+    line.give(5)
+    line.pipeline.dispatch(line.now)
+    line.serve(took_ns=5 * MS)
+    assert line.outcomes()[3:] == [(4, "ok"), (5, "ok")]
+    line.check()
+
+
+def test_what_an_old_engine_still_answers_is_its_own_generations(line: Line) -> None:
+    """Its number is in the result, its time is nothing that the new plan could be judged by."""
+    old = line.engine()
+    line.pipeline.change_generation(line.serving(tight("slow"), 1), line.now)
+    line.give(1)
+    line.give(2)
+    line.give(3)
+    line.pipeline.dispatch(line.now)
+    (first, second) = old.hear()
+    changed(line, "fast", 2)
+    old.answer(first, [ROW], took_ns=30 * MS)
+    old.answer(second, ["no memory"], took_ns=30 * MS)
+    line.hear(line.handles[0])
+    line.pipeline.dispatch(line.now)
+    line.serve(took_ns=5 * MS)
+    assert line.pipeline.times.predict("slow", 1, 0) == 0 < line.pipeline.times.predict("fast", 1, 0)
+    said = [(r["seq"], r["outcome"], r["generation"]) for r in line.published]
+    assert said == [(1, "ok", 1), (2, "error", 1), (3, "ok", 2)]
+    line.check()
+
+
+def test_what_is_known_of_plans_is_bounded_by_those_that_are_served(line: Line) -> None:
+    """A year of reloads, each with another plan under another name."""
+    for number in range(1, 100):
+        cameras = {"cam": {"model": f"m{number}", "deadline_ms": 500}}
+        made = config(models={f"m{number}": {"plan": f"p{number}"}}, cameras=cameras)
+        line.engine()
+        line.pipeline.change_generation(line.serving(made, number), line.now)
+        line.give(number)
+        line.pipeline.dispatch(line.now)
+        line.serve()
+        times = line.pipeline.times
+        assert {len(times._known), len(times._usual), len(times._recent_ns)} == {1}
+        assert list(line.pipeline.queues.models) == [f"m{number}"]
+        line.handles.pop().fence()
+        line.engines.pop().die()
 
 
 def test_a_camera_that_triggers_once_in_ten_minutes_is_served_each_time() -> None:

@@ -187,6 +187,26 @@ def test_a_reload_forgets_what_is_held_and_keeps_the_level(line: Line) -> None:
     assert line.outcomes() == [(1, "ok")] and line.pipeline.relief.level is Level.HELD
 
 
+def test_what_an_old_engine_answers_after_a_reload_is_not_held(line: Line) -> None:
+    """Another model may say other things: nothing of the old one stands in for an answer of the new one."""
+    line.engine()
+    served(line, 1)
+    at(line, Level.HELD)
+    line.give(2)
+    line.pipeline.dispatch(line.now)
+    line.pipeline.change_generation(line.serving(line.config, 2), line.now)
+    line.serve()
+    line.give(3)
+    line.give(4)
+    assert line.outcomes() == [(1, "ok"), (2, "ok")], "3 and 4 wait for the new one"
+    assert line.published[-1]["generation"] == 1
+    line.pipeline.dispatch(line.now)
+    line.serve()
+    line.give(5)
+    line.give(6)
+    assert line.published[-1]["outcome"] == "degraded" and line.published[-1]["generation"] == 2
+
+
 def test_a_repeat_of_a_degraded_answer_is_the_same_answer(line: Line) -> None:
     line.engine()
     served(line, 1)
@@ -309,10 +329,10 @@ def test_best_effort_frames_are_no_overload(no_fd_leak: None) -> None:
 def test_batches_that_are_faster_are_kept_under_overload(line: Line) -> None:
     line.engine()
     for size, took in ((1, 40 * MS), (4, 60 * MS)):
-        line.pipeline.times.learn("m", size, 0, took, line.now)
+        line.pipeline.times.learn("m.plan", size, 0, took, line.now)
     line.pipeline.dispatch(line.now)
     assert line.pipeline.relief.report()["impossible"] == {"2": "batches are measured to be faster"}
-    line.pipeline.times.learn("m", 4, 0, 150 * MS, line.now + 2 * S)
+    line.pipeline.times.learn("m.plan", 4, 0, 150 * MS, line.now + 2 * S)
     line.now += JUDGE_NS
     line.pipeline.dispatch(line.now)
     assert line.pipeline.relief.report()["impossible"] == {}
