@@ -40,10 +40,10 @@ class ResultLayout:
     row_width: int
 
     @classmethod
-    def over(cls, plans: Sequence[ServedPlan]) -> ResultLayout:
-        """Room for the largest batch, and for the longest rows of any plan."""
+    def over(cls, plans: Sequence[ServedPlan], largest: int) -> ResultLayout:
+        """Room for the largest batch that is served, none above `largest`, and for the longest rows of a plan."""
         rows = max(p.interface.rows_max * p.interface.row_width for p in plans)
-        return cls(max(max(p.spec.batch) for p in plans), rows, 1)
+        return cls(max(max(p.sizes(largest)) for p in plans), rows, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ def of_pair(candidate: Candidate) -> tuple[int, int]:
     reserve = candidate.config.memory.emergency_reserve_mib * MIB  # on a CPU it costs nothing until it is used
     own = ENGINE_BYTES + sum(plan.engine_bytes for plan in plans)
     own += CONTEXT_BYTES + reserve if engine.device == "cuda" else 0
-    layout = ResultLayout.over(plans)
+    layout = ResultLayout.over(plans, candidate.config.batching.max_size)
     return own, ENGINES * ResultArea.size_of(engine.queue_depth, layout.frames, layout.rows_max, layout.row_width)
 
 

@@ -76,7 +76,7 @@ class Generation:
         }
         views = {
             p.name: PlanView(
-                index, p.name, tuple(n for n in p.spec.batch if n <= self.config.batching.max_size),
+                index, p.name, p.sizes(self.config.batching.max_size),
                 Labels(p.spec.task, p.spec.labels, p.interface.tensor_shape), p.interface.row_width, self.number,
                 p.sha256,
             )
@@ -213,7 +213,7 @@ class Generation:
                 self.handles[action.epoch].check(now_ns)
 
     def _spawn(self, order: Spawn, now_ns: int) -> None:
-        layout = ResultLayout.over(self.plans)
+        layout = ResultLayout.over(self.plans, self.config.batching.max_size)
         try:
             device, plan_fds = self._device_of(order.seat), [p.fd for p in self.plans]
             handle = self._launcher.launch(self.config, device, plan_fds, layout, self._spawn_failed)

@@ -37,6 +37,10 @@ class ServedPlan:
             "engine_bytes": self.engine_bytes,
         }
 
+    def sizes(self, largest: int) -> tuple[int, ...]:
+        """The batch sizes that are served where `batching.max_size` is `largest`: at least one, the checker found."""
+        return tuple(size for size in self.spec.batch if size <= largest)
+
     @classmethod
     def from_dict(cls, raw: dict[str, Any], fd: int) -> ServedPlan:
         """What `to_dict` said, with the descriptor that came beside it."""

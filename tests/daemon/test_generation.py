@@ -128,7 +128,6 @@ def stage(no_fd_leak: None) -> Iterator[Stage]:
 def test_two_engines_are_started_and_the_first_ready_one_serves(stage: Stage) -> None:
     stage.start()
     assert sorted(stage.engines) == [1, 2] and stage.generation.active is None
-    assert stage.engines[1].start["results"] == [2, 4, 600, 1]
     stage.engines[2].ready()
     stage.turn()
     assert stage.active == [2] and stage.lost == []
@@ -217,6 +216,13 @@ def test_serving_is_what_the_plans_and_the_configuration_say(stage: Stage) -> No
     serving = stage.generation.serving()
     assert (serving.generation, serving.depth, serving.rule.window_ns, serving.rule.max_size) == (1, 2, 5 * MS, 1)
     assert serving.plans["m"].sizes == (1,) and serving.plans["m"].labels.names == ("a",)
+
+
+def test_result_memory_is_as_large_as_what_is_served_can_ever_use(stage: Stage) -> None:
+    """The plan could also be run with batches of 4, but batching.max_size is 1."""
+    assert stage.generation.plans[0].spec.batch == (1, 4)
+    stage.start()
+    assert stage.engines[1].start["results"] == [2, 1, 600, 1]
 
 
 def test_end_of_file_takes_the_frames_back_and_promotes_the_standby(stage: Stage) -> None:
