@@ -98,7 +98,7 @@ class Daemon:
         opened(self._control.close)
         self.http = HttpLink(config.http, nursery, poller, self.stats)
         opened(self.http.close)
-        self._launcher = Launcher(nursery, self.ring)
+        self._launcher = Launcher(nursery, self.ring, lambda: self.generation.active is not None)
         self.generation = self.new_generation(candidate)
         opened(lambda: self.generation.close())  # whichever it is by then
         opened(self._retired.close)

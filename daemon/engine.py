@@ -28,7 +28,7 @@ def main() -> int:
     begin_child()
     channel_fd, fault_fd, slots_fd, results_fd, *plan_fds = map(int, sys.argv[1:-1])
     start = json.loads(sys.argv[-1])
-    priority = StandingBack()
+    priority = StandingBack(start["others_serve"])
     faulthandler.enable(file=fault_fd, all_threads=False)
     channel = Channel.from_fd(channel_fd, blocking=True)
     try:

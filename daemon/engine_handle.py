@@ -218,9 +218,15 @@ class EngineHandle:
 
 
 class Launcher:
-    """Starts engines through the nursery. One for the life of main; epochs never repeat."""
+    """Starts engines through the nursery. One for the life of main; epochs never repeat.
 
-    def __init__(self, nursery: NurseryClient, ring: SlotRing) -> None:
+    `others_serve`: whether an engine serves now, before which one that starts stands back.
+    """
+
+    def __init__(
+        self, nursery: NurseryClient, ring: SlotRing, others_serve: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._others_serve = others_serve
         self._nursery = nursery
         self._ring = ring
         self._epochs = itertools.count(1)
@@ -254,7 +260,7 @@ class Launcher:
             theirs.callback(os.close, results_fd)
             start = {
                 "epoch": epoch, "device": device, "cpu_steps": engine.cpu_steps == "allow",
-                "heartbeat_ms": engine.heartbeat_ms, "cpus": engine.cpus,
+                "heartbeat_ms": engine.heartbeat_ms, "cpus": engine.cpus, "others_serve": self._others_serve(),
                 "emergency_bytes": config.memory.emergency_reserve_mib << 20,
                 "slots": [self._ring.count, self._ring.size],
                 "results": [engine.queue_depth, layout.frames, layout.rows_max, layout.row_width],

@@ -1,7 +1,7 @@
 """A process that starts beside one that serves stands back: its imports and checks must not cost a frame its deadline.
 
 Used by the checker, which stays there, and by engines until they are ready. Invariant: nobody stands back who could not
-come back; the unit's LimitNICE allows it.
+come back (the unit's LimitNICE allows it), nor where nobody serves.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ def stand_back() -> None:
 
 
 class StandingBack:
-    """Lowers the priority where it can be raised again; `come_back` raises it."""
+    """Lowers the priority, where somebody else serves and it can be raised again; `come_back` raises it."""
 
-    def __init__(self) -> None:
+    def __init__(self, others_serve: bool) -> None:
         self._own = os.getpriority(os.PRIO_PROCESS, 0)
-        self._lowered = _may_return_to(self._own)
+        self._lowered = others_serve and _may_return_to(self._own)
         if self._lowered:
             os.setpriority(os.PRIO_PROCESS, 0, min(19, self._own + STEPS))
 

@@ -337,6 +337,17 @@ def test_while_nobody_serves_it_is_recovering_and_unhealthy(house: House) -> Non
     assert status["health"]["reasons"][0].startswith(reason)
 
 
+def test_an_engine_stands_back_only_behind_one_that_serves(house: House) -> None:
+    house.serve()
+    house.engines[0].die()
+    house.until(lambda: len(house.engines) == 3)
+    assert [engine.start["others_serve"] for engine in house.engines] == [False, False, True]
+    for engine in house.engines[1:]:
+        engine.die()
+    house.until(lambda: len(house.engines) == 5)
+    assert not house.engines[3].start["others_serve"]
+
+
 def test_out_of_engines_is_failed_and_unhealthy(
     tmp_path: Path, signals_restored: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

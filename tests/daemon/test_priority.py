@@ -15,7 +15,10 @@ STEPS = """
 import os
 from orind.daemon.priority import StandingBack, stand_back
 said = [os.nice(0)]
-first = StandingBack()
+alone = StandingBack(others_serve=False)
+said.append(os.nice(0))
+alone.come_back()
+first = StandingBack(others_serve=True)
 said.append(os.nice(0))
 first.come_back()
 said.append(os.nice(0))
@@ -27,9 +30,9 @@ print(*said)
 
 
 def test_it_stands_back_and_comes_back_where_it_may() -> None:
-    own, back, again, for_good = map(int, subprocess.check_output([sys.executable, "-c", STEPS]).split())
+    own, alone, back, again, for_good = map(int, subprocess.check_output([sys.executable, "-c", STEPS]).split())
     may = priority._may_return_to(os.nice(0))
-    assert own == again == os.nice(0)
+    assert own == alone == again == os.nice(0)
     assert back == (min(19, own + priority.STEPS) if may else own)
     assert for_good == min(19, own + priority.STEPS)
 
@@ -47,6 +50,6 @@ def test_who_could_not_come_back_does_not_stand_back(
     monkeypatch.setattr(priority, "_has_capability", lambda: capability)
     monkeypatch.setattr(os, "getpriority", lambda which, who: 0)
     monkeypatch.setattr(os, "setpriority", lambda which, who, nice: lowered.append(nice))
-    made = priority.StandingBack()
+    made = priority.StandingBack(others_serve=True)
     made.come_back()
     assert lowered == ([priority.STEPS, 0] if may else [])
