@@ -1,24 +1,43 @@
-"""`orind power restore`: the board's clocks as they were before the daemon (ExecStopPost=, also after a crash)."""
+"""`orind power`: `restore` puts the board's clocks back as they were before the daemon (ExecStopPost=, also after a
+crash); `modes` shows what each mode of nvpmodel caps and which switch needs a reboot."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from ..ipc.exit_codes import Exit
 from ..power.actuators import restore_saved
-from ..power.errors import PowerError
+from ..power.errors import ConfError, PowerError, SysfsError
+from ..power.nvpmodel import CONF, Conf, ConfMode, Masks, read_board, switch_to
+from ..power.sysfs import Sysfs
 from .control_options import add_run_dir
+
+PROBLEMS_MAX = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "example: orind power restore"
-    parser.add_argument("action", choices=("restore",), help="restore: put the clocks back as they were before orind")
-    add_run_dir(parser)
+    parser.epilog = "examples: orind power restore\n          orind power modes --json"
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    restore = actions.add_parser("restore", help="put the clocks back as they were before orind")
+    add_run_dir(restore)
+    modes = actions.add_parser(
+        "modes",
+        help="what each mode of nvpmodel caps, and which switch needs a reboot",
+        epilog="exit code 66: no nvpmodel.conf, or it cannot be read; 78: it is wrong",
+    )
+    modes.add_argument("--json", action="store_true", help="as one JSON object")
+    modes.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="of a simulated board (default /)")
 
 
 def run(options: argparse.Namespace) -> int:
+    return _modes(options) if options.action == "modes" else _restore(options)
+
+
+def _restore(options: argparse.Namespace) -> int:
     try:
         done = restore_saved(Path(options.run_dir) / "power-state.json")
     except (PowerError, OSError) as error:
@@ -26,3 +45,57 @@ def run(options: argparse.Namespace) -> int:
         return Exit.FAILED
     print("\n".join(done) if done else "nothing to restore")
     return Exit.DONE
+
+
+def _modes(options: argparse.Namespace) -> int:
+    try:
+        conf, active, live = read_board(Sysfs(options.root))
+    except ConfError as error:
+        for line in error.lines()[:PROBLEMS_MAX]:
+            print(f"orind power: {line}", file=sys.stderr)
+        if len(error.problems) > PROBLEMS_MAX:
+            print(f"orind power: and {len(error.problems) - PROBLEMS_MAX} more", file=sys.stderr)
+        return Exit.CONFIGURATION
+    except SysfsError as error:
+        print(f"orind power: {options.root / error.path}: {error.why}; --root names a simulated board", file=sys.stderr)
+        return Exit.NO_INPUT
+    if options.json:
+        print(json.dumps(_table(conf, active, live)))
+    else:
+        print("\n".join(_lines(options.root, conf, active, live)))
+    return Exit.DONE
+
+
+def _table(conf: Conf, active: int | None, live: Masks) -> dict[str, object]:
+    return {
+        "active": active,
+        "default": conf.default,
+        "live": asdict(live),
+        "modes": [{**asdict(mode), "switch": asdict(switch_to(mode, active, live))} for mode in conf.modes],
+    }
+
+
+def _lines(root: Path, conf: Conf, active: int | None, live: Masks) -> list[str]:
+    if active is None:
+        now = "active: not known, nvpmodel has not written its status file"
+    else:
+        mode = conf.mode(active)
+        now = f"active: {active} {mode.name if mode else '(not in this file)'}"
+    return [
+        f"{root / CONF}: {now}; default: {conf.default}",
+        f"{'id':>4} {'mode':16} {'CPUs':>4} {'CPU MHz':>8} {'GPU MHz':>8} {'EMC MHz':>8} {'TPC':>5} {'FBP':>5}  switch",
+        *(_row(mode, active, live) for mode in conf.modes),
+        "caps, not watts; -: no cap, or a mask that the mode leaves as it is; ids are not ordered by power",
+    ]
+
+
+def _row(mode: ConfMode, active: int | None, live: Masks) -> str:
+    switch = switch_to(mode, active, live)
+    clocks = [_mhz(mode.cpu_max_khz, 1e3), _mhz(mode.gpu_max_hz, 1e6), _mhz(mode.emc_max_hz, 1e6)]
+    masks = ["-" if mask is None else str(mask) for mask in (mode.tpc_pg_mask, mode.fbp_pg_mask)]
+    return (f"{mode.id:4} {mode.name:16} {len(mode.cpus):4} {clocks[0]:>8} {clocks[1]:>8} {clocks[2]:>8} "
+            f"{masks[0]:>5} {masks[1]:>5}  {switch.kind}{f': {switch.reason}' if switch.reason else ''}")
+
+
+def _mhz(value: int | None, divisor: float) -> str:
+    return "-" if value is None else f"{value / divisor:.1f}"

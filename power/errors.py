@@ -43,3 +43,16 @@ class SettingsError(PowerError):
         super().__init__(f"{what}: " + "; ".join(str(p) for p in problems))
         self.what = what
         self.problems = problems
+
+
+class ConfError(PowerError):
+    """The board's nvpmodel.conf was refused; `problems` holds all that is wrong: line (0: the whole file), what."""
+
+    def __init__(self, file: str, problems: tuple[tuple[int, str], ...]) -> None:
+        self.file = file
+        self.problems = problems
+        super().__init__("; ".join(self.lines()))
+
+    def lines(self) -> list[str]:
+        """One for each problem: FILE:LINE: what."""
+        return [f"{self.file}:{line}: {what}" if line else f"{self.file}: {what}" for line, what in self.problems]

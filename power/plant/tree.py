@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import PowerError
+from .modes import conf_text, widest_of
 from .modules import GATED, ZONES, JetPack, Module
 
 MARKER = ".orind-plant"
@@ -118,15 +119,14 @@ def _write_identity(w: _Writer, layout: Layout) -> None:
     w.raw(f"{base}/model", layout.module.model.encode() + b"\0")
     w.raw(f"{base}/compatible", b"".join(name.encode() + b"\0" for name in layout.module.compatible))
     w.raw(f"{base}/serial-number", b"1421521000001\0")
-    # the widest envelope, as id 0 of most confs; the budget is held within it
-    widest = {"orin-nano-super": 2}.get(layout.module.name, 0)
-    w.file("var/lib/nvpmodel/status", f"pmode:{widest:04d} fmode:{layout.module.fan_profile}")
+    w.file("etc/nvpmodel.conf", conf_text(layout.module, layout.jetpack))
+    w.file("var/lib/nvpmodel/status", f"pmode:{widest_of(layout.module.name).id:04d} fmode:{layout.module.fan_profile}")
 
 
 def _write_gpu(w: _Writer, layout: Layout) -> None:
     gpu, devfreq, table = layout.gpu, layout.devfreq, layout.module.gpu_table_hz
-    files = {"load": 0, "railgate_enable": 1, "tpc_pg_mask": layout.module.tpc_pg_mask, "fbp_pg_mask": 0,
-             "power/control": "auto"}
+    files = {"load": 0, "railgate_enable": 1, "tpc_pg_mask": widest_of(layout.module.name).tpc_pg_mask,
+             "fbp_pg_mask": layout.module.fbp_pg_mask or 0, "power/control": "auto"}
     if layout.jetpack.enable_3d_scaling:
         files["enable_3d_scaling"] = 1
     for name, value in files.items():
