@@ -75,7 +75,13 @@ class Events:
     # -- faults --------------------------------------------------------------------------------------------------
 
     def _engines(self) -> dict[str, int]:
-        return {engine["role"]: engine["pid"] for engine in self._service.status()["engines"]}
+        """By role; awaited, since right after a fault the daemon may have said that all is well before it noticed."""
+
+        def both(status: dict[str, Any]) -> bool:
+            return {engine["role"] for engine in status["engines"]} == {"active", "standby"}
+
+        engines = self._service.wait_for(both, "active and standby engine", RECOVERY_S)["engines"]
+        return {engine["role"]: engine["pid"] for engine in engines}
 
     def _signal(self, role: str, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):  # it ended by itself meanwhile: after a reload, or a turn
