@@ -1,5 +1,5 @@
 """`orind power`: `restore` puts the board's clocks back as they were before the daemon (ExecStopPost=, also after a
-crash); `modes` shows what each mode of nvpmodel caps and which switch needs a reboot."""
+crash); `modes` shows what each mode of nvpmodel caps and which switch needs a reboot; `mode NAME` enters one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from pathlib import Path
 from ..ipc.exit_codes import Exit
 from ..power.actuators import restore_saved
 from ..power.errors import ConfError, PowerError, SysfsError
-from ..power.nvpmodel import CONF, Conf, ConfMode, Masks, read_board, switch_to
+from ..power.mode_switch import enter
+from ..power.nvpmodel import CONF, Conf, ConfMode, Masks, read_board, read_conf, switch_to
 from ..power.sysfs import Sysfs
 from .control_options import add_run_dir
 
 PROBLEMS_MAX = 20
+STATE = "power-state.json"  # in run_dir while a daemon holds the GPU's cap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,26 +32,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         epilog="exit code 66: no nvpmodel.conf, or it cannot be read; 78: it is wrong",
     )
     modes.add_argument("--json", action="store_true", help="as one JSON object")
-    modes.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="of a simulated board (default /)")
+    mode = actions.add_parser(
+        "mode",
+        help="enter a mode of nvpmodel that needs no reboot, and look whether it is there (as root)",
+        epilog="exit code 1: not entered; 2: no such mode; 66: no nvpmodel.conf, or it cannot be read; 78: it is wrong",
+    )
+    mode.add_argument("name", metavar="NAME", help="as `orind power modes` shows it")
+    add_run_dir(mode)
+    for parser in (modes, mode):
+        parser.add_argument("--root", type=Path, default=Path("/"), metavar="DIR",
+                            help="of a simulated board (default /)")
 
 
 def run(options: argparse.Namespace) -> int:
-    return _modes(options) if options.action == "modes" else _restore(options)
-
-
-def _restore(options: argparse.Namespace) -> int:
+    if options.action == "restore":
+        return _restore(options)
     try:
-        done = restore_saved(Path(options.run_dir) / "power-state.json")
-    except (PowerError, OSError) as error:
-        print(f"orind power: {error}", file=sys.stderr)
-        return Exit.FAILED
-    print("\n".join(done) if done else "nothing to restore")
-    return Exit.DONE
-
-
-def _modes(options: argparse.Namespace) -> int:
-    try:
-        conf, active, live = read_board(Sysfs(options.root))
+        return _modes(options) if options.action == "modes" else _mode(options)
     except ConfError as error:
         for line in error.lines()[:PROBLEMS_MAX]:
             print(f"orind power: {line}", file=sys.stderr)
@@ -59,6 +58,37 @@ def _modes(options: argparse.Namespace) -> int:
     except SysfsError as error:
         print(f"orind power: {options.root / error.path}: {error.why}; --root names a simulated board", file=sys.stderr)
         return Exit.NO_INPUT
+
+
+def _restore(options: argparse.Namespace) -> int:
+    try:
+        done = restore_saved(Path(options.run_dir) / STATE)
+    except (PowerError, OSError) as error:
+        print(f"orind power: {error}", file=sys.stderr)
+        return Exit.FAILED
+    print("\n".join(done) if done else "nothing to restore")
+    return Exit.DONE
+
+
+def _mode(options: argparse.Namespace) -> int:
+    sysfs = Sysfs(options.root)
+    conf = read_conf(sysfs)
+    mode = conf.mode(options.name)
+    if mode is None:
+        known = ", ".join(each.name for each in conf.modes)
+        print(f"orind power: no mode {options.name!r} (known: {known})", file=sys.stderr)
+        return Exit.USAGE
+    try:
+        enter(sysfs, conf, mode, governed=(Path(options.run_dir) / STATE).exists())
+    except PowerError as error:
+        print(f"orind power: {error}", file=sys.stderr)
+        return Exit.FAILED
+    print(f"{mode.name} is active")
+    return Exit.DONE
+
+
+def _modes(options: argparse.Namespace) -> int:
+    conf, active, live = read_board(Sysfs(options.root))
     if options.json:
         print(json.dumps(_table(conf, active, live)))
     else:

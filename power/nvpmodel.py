@@ -1,9 +1,9 @@
 """Reads nvpmodel.conf: the modes of a board, what each caps, and which switch to one needs a reboot.
 
-Used by `orind power modes`. Grammar: the header of NVIDIA's own files; its oddities: `<PARAM` without a blank, gaps
-between ids, `*_KNEXT` arguments (the same file's path under a newer kernel), a FAN_CONFIG section, EMC as FILE or CLOCK
-with 0 as well as -1 for "no cap". Invariants: a file is taken whole or refused with every mistake and its line; modes
-are caps, never watts, and their ids say nothing about their order.
+Used by `orind power` and mode_switch.py. Grammar: the header of NVIDIA's own files; its oddities: `<PARAM` without a
+blank, gaps between ids, `*_KNEXT` arguments (the same file's path under a newer kernel), a FAN_CONFIG section, EMC as
+FILE or CLOCK with 0 as well as -1 for "no cap". Invariants: a file is taken whole or refused with every mistake and its
+line; modes are caps, never watts, and their ids say nothing about their order.
 """
 
 from __future__ import annotations
@@ -58,12 +58,13 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Conf:
-    """A whole file. `paths`: (PARAM, ARG) -> absolute path on the board. `default`: what the board boots into while its
-    status file is absent."""
+    """A whole file. `default`: what the board boots into while its status file is absent. `paths`: (PARAM, ARG) ->
+    absolute path on the board; `settings`: id -> (PARAM, ARG) -> what the mode writes there."""
 
     modes: tuple[ConfMode, ...]
     default: int
     paths: Mapping[tuple[str, str], str]
+    settings: Mapping[int, Mapping[tuple[str, str], str]]
 
     def mode(self, wanted: int | str) -> ConfMode | None:
         """The mode of an id or a name; names are taken as they are written."""
@@ -71,16 +72,18 @@ class Conf:
 
     def read_masks(self, sysfs: Sysfs) -> Masks:
         """The masks that are live, from the paths that the file names."""
-        return Masks(self._read(sysfs, _TPC), self._read(sysfs, _FBP))
+        tpc, fbp = self.read(sysfs, _TPC), self.read(sysfs, _FBP)
+        return Masks(tpc[0] if tpc else None, fbp[0] if fbp else None)
 
-    def _read(self, sysfs: Sysfs, key: tuple[str, str]) -> int | None:
+    def read(self, sysfs: Sysfs, key: tuple[str, str]) -> tuple[int, ...]:
+        """The numbers in the file of (PARAM, ARG), under either kernel's path; none where neither can be read."""
         for path in (self.paths.get(key), self.paths.get((key[0], f"{key[1]}_KNEXT"))):
             if path is not None:
                 try:
-                    return sysfs.read_int(path.lstrip("/"))
+                    return sysfs.read_ints(path.lstrip("/"))
                 except SysfsError:
                     continue  # the other kernel's path
-        return None
+        return ()
 
 
 def switch_to(mode: ConfMode, active: int | None, live: Masks) -> Switch:
@@ -168,7 +171,8 @@ class _Reader:
         modes = tuple(self._mode(draft) for draft in self._modes)
         if self.problems or self._default is None:
             return None
-        return Conf(modes, self._default[0], self._paths)
+        settings = {m.id: {key: value for key, (value, _) in m.values.items()} for m in self._modes}
+        return Conf(modes, self._default[0], self._paths, settings)
 
     def _wrong(self, number: int, text: str) -> bool:
         self.problems.append((number, text))

@@ -1,8 +1,9 @@
-"""`orind power modes`: the table, the JSON, and what it says where the file is missing or wrong."""
+"""`orind power modes` and `mode`: the table, the JSON, and what is said where the file or the switch is wrong."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,41 @@ def test_a_wrong_file_names_its_mistakes_up_to_a_bound(board: Path, capsys: pyte
     lines = err.splitlines()
     assert out == "" and len(lines) == 21 and lines[20] == "orind power: and 12 more"
     assert lines[2] == f"orind power: {board}/etc/nvpmodel.conf:1: 'stray' stands in no PARAM and no POWER_MODEL"
+
+
+# -- orind power mode ----------------------------------------------------------------------------------------------
+
+
+def _mode(root: Path, name: str) -> int:
+    return cli.main(["power", "mode", name, "--root", str(root), "--run-dir", str(root.parent / "run")])
+
+
+def test_a_mode_is_entered(board: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = board / "usr/sbin/nvpmodel"
+    program.parent.mkdir(parents=True)
+    fake = Path(__file__).parents[1] / "power/fake_nvpmodel.py"
+    program.write_text(f"#!{sys.executable} -S\n{fake.read_text()}")
+    program.chmod(0o755)
+    assert _mode(board, "MODE_50W") == 0 and capsys.readouterr().out == "MODE_50W is active\n"
+    assert _modes(board) == 0 and "active: 3 MODE_50W" in capsys.readouterr().out
+    (board.parent / "run").mkdir()
+    (board.parent / "run/power-state.json").write_text("{}")
+    assert _mode(board, "MODE_50W") == 0, "a daemon that governs does not stand in the way"
+
+
+@pytest.mark.parametrize(("name", "code", "said"), [
+    ("MODE_30W", 1, "MODE_30W needs a reboot (TPC mask 0 -> 240); nothing was changed"),
+    ("MODE_50W", 1, "/usr/sbin/nvpmodel cannot be run: No such file or directory; nothing was changed"),
+    ("50W", 2, "no mode '50W' (known: MAXN, MODE_15W, MODE_30W, MODE_50W)")])
+def test_a_mode_that_is_not_entered(board: Path, capsys: pytest.CaptureFixture[str], name: str, code: int,
+                                    said: str) -> None:
+    assert _mode(board, name) == code
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("orind power: ") and err.endswith(f"{said}\n")
+
+
+def test_a_mode_of_a_missing_or_wrong_file(board: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (board / "etc/nvpmodel.conf").write_text("")
+    assert _mode(board, "MODE_50W") == 78 and "has no POWER_MODEL" in capsys.readouterr().err
+    (board / "etc/nvpmodel.conf").unlink()
+    assert _mode(board, "MODE_50W") == 66 and "ENOENT" in capsys.readouterr().err
