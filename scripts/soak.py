@@ -36,6 +36,7 @@ RATES_HZ = {"line1": 20.0, "door": 6.0, "live": 12.0}
 LOAD = 0.4
 MEASURED = 12
 # whatever befalls the engines, these are the ends that a camera's frames may have
+SERVED_LEAST = 0.5  # of a good camera's triggers, on a machine that others load as well
 MAY_END = {
     "line1": {"ok", "expired", "dropped"},
     "door": {"ok", "expired", "dropped", "degraded"},
@@ -267,7 +268,7 @@ def judge(soak: Soak) -> list[str]:
     received = soak.last["frames"]["received"] - soak.first["frames"]["received"]
     if received != len(soak.seen):
         wrong.append(f"{received} frames received, {len(soak.seen)} results published")
-    wrong += _ends_that_may_not_be(soak)
+    wrong += _ends_that_may_not_be(soak) + _served_too_little(soak)
     return wrong + soak_watch.trends(soak.samples, answered_s(soak.seen))[0] + soak_watch.fragmented(soak.samples)[0]
 
 
@@ -278,6 +279,17 @@ def answered_s(seen: Sequence[Seen]) -> dict[str, list[float]]:
         if each.key[2] is not None:
             found[each.key[0] or "?"].append(each.at_s)
     return found
+
+
+def _served_too_little(soak: Soak) -> list[str]:
+    """A daemon that answers everybody in time with nothing but `expired` has exact books as well."""
+    wrong = []
+    for name, camera in soak.cameras.items():
+        ends = [seen.outcome for seen in soak.seen if seen.key in camera.sent]
+        good = sum(outcome in ("ok", "stale") for outcome in ends)
+        if "rejected" not in MAY_END.get(name, set()) and good < SERVED_LEAST * len(ends):
+            wrong.append(f"camera {name}: only {good} of {len(ends)} triggers were served")
+    return wrong
 
 
 def _ends_that_may_not_be(soak: Soak) -> list[str]:

@@ -196,7 +196,7 @@ def fragmented(samples: Sequence[Sample]) -> tuple[list[str], str]:
     """-> what is wrong, and the figure in words."""
     seen = [s.fragmentation for s in samples if s.fragmentation is not None]
     if not seen:
-        return [], "not shown by the status"
+        return ["no engine ever told its fragmentation"] if samples else [], "not shown by the status"
     worst = max(seen)
     wrong = [f"fragmentation reached {worst:.1%}"] if worst >= FRAGMENTATION_MAX else []
     return wrong, f"at most {worst:.1%} of {len(seen)} samples"

@@ -133,6 +133,10 @@ def _fail_event(made: Any) -> None:
     made.events.wrong.append("1.0 s: kill: ServiceError: no recovery")
 
 
+def _serve_nothing(made: Any) -> None:
+    made.seen[:3] = [dataclasses.replace(seen, outcome="expired") for seen in made.seen[:3]]
+
+
 def _tell_wrong(made: Any) -> None:
     made.events.told[0].wrong.append("3 triggers, 2 answers")
 
@@ -145,7 +149,8 @@ def _tell_wrong(made: Any) -> None:
         (_miscount, "7 frames received, 5 results"), (_end_wrongly, "error, the engine's answer"),
         (_hold_where_not_allowed, "degraded"), (_poison_without_a_fault, "2 engines died of it"),
         (_lose_with_a_decoder, "2 decode workers died"),
-        (_fail_camera, "takes no frame"), (_fail_event, "no recovery"), (_tell_wrong, "3 triggers, 2 answers"),
+        (_fail_camera, "takes no frame"), (_serve_nothing, "camera line1: only 0 of 3 triggers were served"),
+         (_fail_event, "no recovery"), (_tell_wrong, "3 triggers, 2 answers"),
     ],
 )  # fmt: skip
 def test_each_kind_of_trouble_fails_it(spoil: Callable[[Any], None], words: str) -> None:
@@ -193,13 +198,16 @@ def test_descriptors_that_grow_fail_it() -> None:
     assert soak_watch.trends(samples(60, lambda _: 60_000, lambda at: 40 + (20 if at % 10 < 2 else 0)), {})[0] == []
 
 
+def test_fragmentation_that_nobody_tells_is_no_pass() -> None:
+    assert soak_watch.fragmented(samples(2, lambda _: 1))[0] == ["no engine ever told its fragmentation"]
+
+
 def test_fragmentation_is_the_worst_of_the_engines_that_tell_it() -> None:
     told = [{"memory": {"fragmentation_percent": 1.0}}, {"memory": None}, {"memory": {"fragmentation_percent": 4.0}}]
     assert soak_watch.fragmentation(told) == 0.04
     assert soak_watch.fragmentation([]) is None and soak_watch.fragmentation([{"memory": None}]) is None
     few = [dataclasses.replace(s, fragmentation=0.05) for s in samples(2, lambda _: 1)]
     assert soak_watch.fragmented(few) == (["fragmentation reached 5.0%"], "at most 5.0% of 4 samples")
-    assert soak_watch.fragmented(samples(2, lambda _: 1)) == ([], "not shown by the status")
 
 
 # -- what misbehaving senders claim --------------------------------------------------------------------------------
