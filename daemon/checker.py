@@ -8,12 +8,15 @@ Invariant: it answers exactly once, with the whole configuration or with every m
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ..ipc import meminfo
 from ..ipc.bounded_text import bound_texts
@@ -114,15 +117,31 @@ def _text(error: Exception, path: str) -> str:
     return text if path in text else f"{path}: {text}"
 
 
+def _input_bytes(plan: ServedPlan) -> int:
+    """Of a tensor model, whose input has one size; 0 for pictures, which come in any."""
+    if plan.spec.task != "tensor":
+        return 0
+    return math.prod(plan.interface.input_shape) * np.dtype(plan.interface.input_dtype).itemsize
+
+
 def _misfits(config: Config, plans: list[ServedPlan]) -> list[str]:
-    """Settings that only the plans can contradict."""
-    found = []
+    """Settings that only the plans, or the machine, can contradict."""
+    found, count = [], os.sysconf("SC_NPROCESSORS_CONF")
+    for key, cpus in (("engine.cpus", config.engine.cpus), ("realtime.cpus", config.realtime.cpus)):
+        if absent := [cpu for cpu in cpus if not 0 <= cpu < count]:
+            found.append(f"{key}: there is no CPU {', '.join(map(str, absent))}, this machine has 0 to {count - 1}")
     for plan in plans:
         smallest = min(plan.spec.batch)
         if smallest > config.batching.max_size:
             found.append(
                 f"models.{plan.name}.plan: its smallest batch is {smallest}, "
                 f"batching.max_size is {config.batching.max_size}"
+            )
+        needs = _input_bytes(plan)
+        if needs > config.slots.bytes:
+            found.append(
+                f"slots.bytes: {config.slots.bytes} do not hold an input of models.{plan.name}, which has {needs}: no "
+                "frame of it could come in"
             )
     by_name = {plan.name: plan for plan in plans}
     for name, camera in config.cameras.items():

@@ -15,6 +15,8 @@ from .orders import Action, Check, Fence, Promote, Retire, Spawn
 from .restarts import Restarts
 from .standing import PAIR, Engine, Rules, Seat, Standing
 
+TAKES_TURN = "it has proved itself, the other one is to"
+
 
 @dataclass(slots=True)
 class Failover:
@@ -205,7 +207,7 @@ class Failover:
         if not fresh:
             return []
         active.standing = Standing.READY
-        return self._promote_if_none("it has proved itself, the other one is to")
+        return self._promote_if_none(TAKES_TURN)
 
     def _renew(self, now_ns: int) -> list[Action]:
         """Replace a worn engine at a moment when it has no work and another one is ready to serve, or serves.

@@ -19,7 +19,7 @@ from .batcher import FAR_SLOWER, SLOWER
 from .config import Config
 from .engine_handle import Batch, EngineHandle, Launcher, PlanView, ResultLayout
 from .engine_memory import EngineMemory
-from .failover import Failover
+from .failover import TAKES_TURN, Failover
 from .faults import Fault
 from .intake import Intake
 from .orders import Action, Check, Fence, Promote, Retire, Spawn
@@ -204,7 +204,8 @@ class Generation:
                 self._fence(action, now_ns)
             elif isinstance(action, Promote):
                 self.active = self.handles[action.epoch]
-                log.info("generation %d: engine %d is active (%s)", self.number, action.epoch, action.reason)
+                level = logging.DEBUG if action.reason == TAKES_TURN else logging.INFO  # a routine, thousands a day
+                log.log(level, "generation %d: engine %d is active (%s)", self.number, action.epoch, action.reason)
                 self._owner.promoted(self, now_ns)
             elif isinstance(action, Retire):
                 log.info("generation %d: engine %d is let go: %s", self.number, action.epoch, action.reason)

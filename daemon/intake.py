@@ -36,7 +36,7 @@ class Intake:
         self._slot_bytes = config.slots.bytes
         self._jpeg = config.decode.workers > 0
         engine = config.engine  # such a frame costs two restarts
-        self.quarantine = Quarantine(max(1, engine.restart_budget // 2), int(engine.restart_window_s * 1e9))
+        self.quarantine = Quarantine(max(1, (engine.restart_budget - 1) // 2), int(engine.restart_window_s * 1e9))
         self._versions = {name: Shares(name, camera.model) for name, camera in config.cameras.items()}
         self._buckets = {name: TokenBucket(c.rate_limit_hz, c.rate_burst) for name, c in config.cameras.items()}
 

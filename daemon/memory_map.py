@@ -12,6 +12,9 @@ from ..kernels.report.drawing import fitting
 from ..kernels.report.markup import Markup, tag
 from .memory_report import in_words, mib
 
+BEGINS = b"<svg"
+"""Every map does."""
+
 WIDTH, MARGIN = 1160.0, 30.0
 BAR_X, BAR_W, BAR_H = MARGIN, WIDTH - 2 * MARGIN, 46.0
 LEGEND_COLUMNS, LEGEND_LINE = 3, 20.0

@@ -206,7 +206,7 @@ class Reloading:
             self.rollbacks += 1
             result += f" what generation {origin} served"
             self.differs = (
-                f"rolled back to what generation {origin} served, {self._path} still says otherwise: "
+                f"rolled back to what generation {origin} served, {self._path} may say otherwise: "
                 "a reload or a restart loads the file"
             )
             log.warning("%s", self.differs)
@@ -228,8 +228,13 @@ class Reloading:
             self._serving = None
         what, self._rollback = "rollback" if self._rollback else "reload", False
         problems = bound_texts(problems)
-        self.result = bound_text(result if not problems else f"{result}: {problems[0]}")
+        all_of_them = f" ({len(problems)} mistakes, all in the log)" if len(problems) > 1 else ""
+        self.result = bound_text(result if not problems else f"{result}{all_of_them}: {problems[0]}")
         log.log(logging.INFO if ok else logging.ERROR, "%s: %s", what, self.result)
+        for text in problems[1:]:
+            log.error("%s: also: %s", what, text)
+        for text in notes:
+            log.warning("%s: note: %s", what, text)
         replies, self._replies = self._replies, []
         for reply in replies:
             reply({"ok": ok, "result": bound_text(result), "problems": problems, "notes": list(notes)})

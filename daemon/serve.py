@@ -6,6 +6,7 @@ import argparse
 import errno
 import logging
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,8 @@ from ..ipc.exit_codes import Exit
 from . import named_inputs
 from .config_check import ConfigCheck
 from .daemon import Daemon
+from .descriptors import raise_limit
+from .log_writer import LogWriter
 from .notify import NotifyError, ServiceManager, connect, passed_sockets
 from .nursery_client import NurseryClient, NurseryDied
 from .poller import Poller
@@ -24,6 +27,7 @@ from .run_directory import RunDirectory
 from .signals import SignalInbox
 
 log = logging.getLogger("orind")
+STDERR = 2
 CHECK_TURN_NS = 100_000_000
 LINE_CHARS_MAX = 2000
 EXITS = {errno.EADDRINUSE: Exit.BUSY, errno.EMFILE: Exit.UNAVAILABLE}
@@ -45,24 +49,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if missing := named_inputs.refused("serve", [options.config]):
         return missing
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LogWriter(STDERR)
     handler.setFormatter(LineFormatter("%(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     signals = SignalInbox.install_early()
     log.info("orind starts: pid %d, checks %s", os.getpid(), options.config)
     try:
         manager = ServiceManager(connect(), passed_sockets())
+        raise_limit()  # before the nursery, whose children have the limit that it has
         nursery = NurseryClient()
     except (NotifyError, OSError) as error:
         return _refuse(str(error), Exit.UNAVAILABLE)
     poller = Poller()
     try:
-        check = _check(options.config, nursery, poller)
+        check = _check(options.config, nursery, poller, signals)
+        if check is None:
+            log.info("ended before it served anything: asked to stop")
+            return Exit.DONE
         answer = check.answer
         assert answer is not None
         if answer["problems"]:
             print("\n".join(bound_texts(answer["problems"])), file=sys.stderr)
-            return Exit.CONFIGURATION
+            return Exit.FAILED if check.failed else Exit.CONFIGURATION
         candidate = check.take()
         config = candidate.config
         log.info("the configuration is good: run_dir %s; engines on %s start", config.run_dir, config.engine.device)
@@ -83,15 +91,19 @@ def run(options: argparse.Namespace) -> int:
     finally:
         nursery.close()
         signals.close()
+        handler.close()
 
 
-def _check(path: Path, nursery: NurseryClient, poller: Poller) -> ConfigCheck:
-    """Run the checker and wait for it; nothing else is going on yet."""
+def _check(path: Path, nursery: NurseryClient, poller: Poller, signals: SignalInbox) -> ConfigCheck | None:
+    """Run the checker and wait for it; nothing else is going on yet. None where a signal ends that."""
     poller.watch(nursery.channel.fileno(), lambda _: nursery.on_readable())
     check = ConfigCheck(nursery, poller, str(path), time.monotonic_ns())
     while check.answer is None:
         for call in poller.wait(CHECK_TURN_NS):
             call(time.monotonic_ns())
+        if {signal.SIGTERM, signal.SIGINT} & set(signals.take()):
+            check.close()
+            return None
         check.tick(time.monotonic_ns())
     return check
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.memory_map is not None and (unwritable := output_file.refused(MAP, options.memory_map, [])):
+    if options.memory_map is not None and (unwritable := _unwritable(options.memory_map)):
         return unwritable
     status = ask(options, {"op": "status"}, TIMEOUT_S)
     if isinstance(status, Exit):
@@ -44,6 +45,18 @@ def run(options: argparse.Namespace) -> int:
             return output_file.failed(MAP, options.memory_map, error)
     print(json.dumps(status) if options.json else "\n".join(lines(status)))
     return Exit.DONE if status["health"]["ok"] else Exit.FAILED
+
+
+def _unwritable(output: Path) -> Exit | None:
+    """Why the map is not written there: nothing but an earlier picture is replaced, least of all a plan."""
+    if refused := output_file.refused(MAP, output, []):
+        return refused
+    if output.is_file():
+        with output.open("rb") as file:
+            if file.read(len(memory_map.BEGINS)) not in (memory_map.BEGINS, b""):
+                print(f"{MAP} {output}: that is no picture of ours; name another file", file=sys.stderr)
+                return Exit.USAGE
+    return None
 
 
 def lines(status: dict[str, Any]) -> list[str]:

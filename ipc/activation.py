@@ -57,6 +57,12 @@ class PassedSockets:
                 f"endpoint {endpoint}: systemd passes {len(found)} sockets of this name; a name is one endpoint: give "
                 "each Listen...= a socket unit of its own"
             )
+        same = [own for fd, own in self._names.items() if fd != found[0] and _inode(fd) == _inode(found[0])]
+        if same:
+            raise EndpointError(
+                f"endpoint {endpoint}: systemd passes the same socket as {same[0]} too: whoever waits for its next "
+                "connection would be left waiting; give each endpoint a Listen...= of its own"
+            )
         try:
             return _listens_at(found[0]), found[0]
         except EndpointError as error:
@@ -71,6 +77,11 @@ class PassedSockets:
         for fd in self._names:
             os.close(fd)
         self._names.clear()
+
+
+def _inode(fd: int) -> tuple[int, int]:
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
 
 
 def _listens_at(fd: int) -> str:

@@ -245,6 +245,25 @@ def test_the_command_says_what_a_good_configuration_means(
     assert json.loads(capsys.readouterr().out)["power"]["board"]["name"] == "agx-orin"
 
 
+def test_cpus_that_the_machine_does_not_have_are_refused_by_key(tmp_path: Path, plan: Path, no_fd_leak: None) -> None:
+    made = check(write(tmp_path, plan, "engine: {cpus: [0, 9999]}\nrealtime: {cpus: [-1]}\n"))
+    last = os.sysconf("SC_NPROCESSORS_CONF") - 1
+    assert [problem.split(": ", 1)[1] for problem in made.problems] == [
+        f"engine.cpus: there is no CPU 9999, this machine has 0 to {last}",
+        f"realtime.cpus: there is no CPU -1, this machine has 0 to {last}",
+    ]
+
+
+def test_slots_that_hold_no_input_of_a_tensor_model_are_refused(tmp_path: Path, plan: Path, no_fd_leak: None) -> None:
+    made = check(write(tmp_path, plan, f"slots: {{bytes: {3 * 4096 - 1}}}\n"))
+    assert [problem.split(": ", 1)[1] for problem in made.problems] == [
+        "slots.bytes: 12287 do not hold an input of models.m, which has 12288: no frame of it could come in"
+    ]
+    good = check(write(tmp_path, plan, f"slots: {{bytes: {3 * 4096}}}\n"))
+    assert not good.problems
+    good.close()
+
+
 def test_the_command_notes_what_the_configuration_gives_up(
     tmp_path: Path, plan: Path, capsys: pytest.CaptureFixture[str], no_fd_leak: None
 ) -> None:
