@@ -493,6 +493,46 @@ def test_serve_without_what_systemd_needs(
     assert "orind serve: the Python module 'systemd' is missing" in capsys.readouterr().err
 
 
+class CheckStandIn:
+    """A checker that hangs, or was killed."""
+
+    failed = False
+    closed = 0
+
+    def __init__(self, *_: object) -> None:
+        self.answer: dict[str, Any] | None = None
+
+    def tick(self, now_ns: int) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+
+class KilledCheck(CheckStandIn):
+    failed = True
+
+    def __init__(self, *_: object) -> None:
+        self.answer = {"problems": ["the checker process ended without an answer"]}
+
+
+def test_a_stop_during_the_first_check_is_heard(
+    tmp_path: Path, signals_restored: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "ConfigCheck", CheckStandIn)
+    assert cli.main(["serve", str(serving(tmp_path, "p.plan"))]) == 0
+    assert CheckStandIn.closed == 1
+
+
+def test_a_checker_that_was_killed_is_no_bad_configuration(
+    tmp_path: Path, capsys: Captured, signals_restored: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """78 would keep systemd from starting it again."""
+    monkeypatch.setattr(serve, "ConfigCheck", KilledCheck)
+    assert cli.main(["serve", str(serving(tmp_path, "p.plan"))]) == 1
+    assert "the checker process ended without an answer" in capsys.readouterr().err
+
+
 def test_products_take_one_thread_unless_the_caller_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
