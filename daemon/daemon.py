@@ -214,7 +214,7 @@ class Daemon:
 
     def afford(self, candidate: Candidate) -> None:
         """Raises OSError, IpcError where one generation more has no room: descriptors, memory, their number."""
-        self.descriptors.check(candidate.config)
+        self.descriptors.afford(candidate.config)
         self._retired.check_room()
         footprint.check(candidate, meminfo.read().available)
 

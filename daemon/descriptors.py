@@ -16,12 +16,14 @@ from typing import Protocol
 from ..ipc.control import CLIENTS_MAX
 from ..ipc.gate import BACKLOG
 from .config import Config
+from .retired import RETIRED_MAX
 
 OPEN = Path("/proc/self/fd")
 log = logging.getLogger("orind")
 OWN = 64 + CLIENTS_MAX  # the interpreter's, slots, stats, signals, nursery, ZeroMQ's threads; a margin
 GENERATION = 24  # engines of one configuration with their channels and result memory, one of them being replaced
-PLANS = 4  # of two generations, of the one kept for a rollback and of the one that will be
+GENERATIONS = 2 + RETIRED_MAX  # the one that serves, the next one, those that still answer what they have
+PLANS = GENERATIONS + 2  # and of what is kept for a rollback, and of what serves while it is to be kept next
 CONNECTIONS_LEAST = 16
 SHORTEST_NS, LONGEST_NS = 5_000_000, 1_000_000_000
 CONNECT_NS = 20_000  # no faster does a storm of connections come in; measured: about 40,000 ns each
@@ -51,9 +53,13 @@ def reserve(config: Config, limit: int) -> int:
     return BACKLOG * listeners(config) + 64 + min(limit // 8, 4096)
 
 
+def _sockets(config: Config) -> int:
+    return 4 * (len(config.sources) + 1)
+
+
 def needed(config: Config) -> int:
-    """The least limit with which a configuration can be served: itself, a reload beside it, a few cameras."""
-    own = OWN + 4 * (len(config.sources) + 1) + config.decode.workers + 2 * GENERATION
+    """The least limit with which a configuration can be served: itself, reloads beside it, a few cameras."""
+    own = OWN + _sockets(config) + config.decode.workers + GENERATIONS * GENERATION
     own += PLANS * len(config.models)
     return (own + BACKLOG * listeners(config) + 64 + CONNECTIONS_LEAST) * 8 // 7 + 1
 
@@ -83,6 +89,18 @@ class Descriptors:
                 errno.EMFILE,
                 f"the limit of open files is {self._limit}, this configuration needs at least {least}: "
                 "raise LimitNOFILE= in the unit, or `ulimit -Hn`",
+            )
+
+    def afford(self, config: Config) -> None:
+        """Raises OSError (EMFILE) where engines of this configuration have no room beside what is open now, its plans
+        among it: other generations may have had more models than it has."""
+        self.check(config)
+        used, more = count_open(), GENERATION + _sockets(config)
+        if used + more > self._limit:
+            raise OSError(
+                errno.EMFILE,
+                f"{used} of {self._limit} descriptors are in use, the new engines and endpoints need about {more}: ask "
+                "again when fewer cameras are connected, or raise LimitNOFILE= in the unit",
             )
 
     def adopt(self, config: Config) -> None:
