@@ -63,10 +63,9 @@ def lines(path: Path, checked: Checked) -> list[str]:
         f"  a hung engine is detected within {engine.heartbeat_missed_ms:g} ms when idle, "
         f"within {engine.batch_watchdog_ms:g} ms in a batch"
     )
-    own, results = footprint.of_pair(Candidate(config, checked.plans, None))
+    needed = footprint.of_engines(Candidate(config, checked.plans, None))
     text.append(
-        f"  engines: {footprint.ENGINES} of about {footprint.mib(own)}, {footprint.mib(results)} of results; a reload "
-        "needs that once more beside what serves"
+        f"  engines: about {needed}; a reload needs that once more beside what serves"
     )
     if engine.heartbeat_missed_ms >= FAILOVER_BOUND_MS:
         text.append(

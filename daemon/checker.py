@@ -22,7 +22,7 @@ from ..ipc import meminfo
 from ..ipc.bounded_text import bound_texts
 from ..ipc.errors import IpcError
 from ..ipc.fd_passing import send_with_fds
-from ..kernels.footprint import private_bytes
+from ..kernels.footprint import device_bytes, host_bytes
 from ..kernels.ir.errors import ProgramError
 from ..kernels.model import interface_of
 from ..kernels.plan.layout import PlanError
@@ -96,8 +96,8 @@ def _open_plan(name: str, path: str, engine: EngineSection) -> ServedPlan:
         interface = interface_of(plan, spec)
         if unfit := plan_problem(plan, engine):
             raise ProgramError(f"{path}: {unfit}")
-        held = private_bytes(plan, engine.device)
-        return ServedPlan(name, fd, path, plan.sha256, plan.size, spec, interface, held)
+        held = host_bytes(plan), device_bytes(plan)
+        return ServedPlan(name, fd, path, plan.sha256, plan.size, spec, interface, *held)
     except BaseException:
         os.close(fd)
         raise

@@ -23,7 +23,8 @@ class ServedPlan:
     bytes: int
     spec: ModelSpec
     interface: Interface
-    engine_bytes: int = 0  # that an engine holds of it beside the plan
+    host_bytes: int = 0  # that an engine's process holds of it beside the plan
+    device_bytes: int = 0  # and, on a GPU, that much there
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the descriptor, as JSON takes it."""
@@ -34,7 +35,8 @@ class ServedPlan:
             "bytes": self.bytes,
             "spec": self.spec.to_json(),
             "interface": asdict(self.interface),
-            "engine_bytes": self.engine_bytes,
+            "host_bytes": self.host_bytes,
+            "device_bytes": self.device_bytes,
         }
 
     def sizes(self, largest: int) -> tuple[int, ...]:
@@ -45,7 +47,8 @@ class ServedPlan:
     def from_dict(cls, raw: dict[str, Any], fd: int) -> ServedPlan:
         """What `to_dict` said, with the descriptor that came beside it."""
         spec, interface = ModelSpec.from_json(raw["spec"]), read_interface(raw["interface"])
-        return cls(raw["name"], fd, raw["path"], raw["sha256"], raw["bytes"], spec, interface, raw["engine_bytes"])
+        held = raw["host_bytes"], raw["device_bytes"]
+        return cls(raw["name"], fd, raw["path"], raw["sha256"], raw["bytes"], spec, interface, *held)
 
 
 def read_interface(raw: dict[str, Any]) -> Interface:

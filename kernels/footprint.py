@@ -1,29 +1,31 @@
 """What an engine holds of a plan in private memory, told from the plan before anything runs.
 
-Called by the daemon's checker, so that a reload that does not fit is refused before it begins. An upper estimate, which
-a test holds against running engines.
+Called by the daemon's checker, so that a reload that does not fit is refused before it begins. An upper estimate beside
+the plan itself, which all engines share; a test holds it against running engines.
 """
 
 from __future__ import annotations
 
-from math import prod
-
-import numpy as np
-
+from .devices import CpuDevice
 from .ir.validate import programs_of
+from .model import PIXEL_BYTES, ROOM_LEAST_BYTES, PreparedModel
 from .plan.file import PlanFile
 
-PROGRAM_BYTES = 4 << 20  # views and calls of a bound program
+STEP_BYTES = 40 << 10  # views and calls of a bound step for one frame of a batch: 22 and 36 KiB measured, of two nets
 
 
-def private_bytes(plan: PlanFile, device: str) -> int:
-    """Bytes beside the plan itself, which all engines share; on "cuda" of host and device together, as on an Orin."""
-    weights = [t for name, t in plan.tensors.items() if not name.startswith(("golden.", "orind."))]
-    total = 0
-    for program in programs_of(plan.metadata, plan.tensors).values():
-        item = min(np.dtype(tensor.dtype).itemsize for tensor in program.tensors.values())
-        # beside the arena the CPU holds as many numbers as float32 (windows, sums), and the weights as float32
-        total += PROGRAM_BYTES + program.arena_bytes * (1 + 4 // item) + 4 * sum(prod(t.shape) for t in weights)
-        if device == "cuda":
-            total += program.arena_bytes + sum(t.nbytes for t in weights)
-    return total
+def host_bytes(plan: PlanFile) -> int:
+    """In the process, with what preparing pictures takes beside the pictures' own bytes. On a GPU that is the
+    page-locked copy of each arena, and at most what steps on the CPU need. Raises ProgramError, SpecError.
+    """
+    model = PreparedModel(plan, CpuDevice())
+    programs = programs_of(plan.metadata, plan.tensors)
+    bound = sum(len(program.steps) * program.batch for program in programs.values())
+    pictures = PIXEL_BYTES * model.pixels + ROOM_LEAST_BYTES if model.pixels else 0
+    return STEP_BYTES * bound + sum(model.on_device.needs.values()) + pictures
+
+
+def device_bytes(plan: PlanFile) -> int:
+    """On a GPU, which has weights and an arena for each batch size."""
+    weights = sum(t.nbytes for name, t in plan.tensors.items() if not name.startswith(("golden.", "orind.")))
+    return sum(weights + program.arena_bytes for program in programs_of(plan.metadata, plan.tensors).values())

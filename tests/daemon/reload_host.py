@@ -32,7 +32,7 @@ GOOD: dict[str, Any] = {
     "plans": [{
         "name": "m", "path": "m.plan", "sha256": "ab", "bytes": 9, "spec": ModelSpec.for_tensor("m").to_json(),
         "interface": {"input_dtype": "uint8", "input_shape": [4], "rows_max": 4, "row_width": 1, "tensor_shape": [4]},
-        "engine_bytes": 7,
+        "host_bytes": 7, "device_bytes": 9,
     }],
 }  # fmt: skip
 MISTAKES = ["a.yaml:3: x: unknown key", "a.yaml:9: y"]

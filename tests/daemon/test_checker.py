@@ -236,7 +236,7 @@ def test_the_command_says_what_a_good_configuration_means(
         "router binds ipc:///run/orind/in",
         "changing them takes a restart",
         "detected within 150 ms when idle",
-        "engines: 2 of about 25 MiB, 1 MiB of results; a reload needs that once more",
+        "engines: about 2 x 21 MiB and 1 MiB for results; a reload needs that once more",
         "within 20 s",
         "agx-orin under",
     ):

@@ -55,10 +55,10 @@ class Reload:
     def ask(self, op: str = "reload") -> None:
         self.house.daemon.reloading.request(op, lambda fields: self.replies.append(dict(fields)))
 
-    def answer_checker(self, engine_bytes: int = 0, **changes: Any) -> None:
+    def answer_checker(self, host_bytes: int = 0, **changes: Any) -> None:
         """The file is good."""
         made = made_config(self.house.folder, **changes).model_dump()
-        plan = {**GOOD["plans"][0], "spec": DETECT.to_json(), "interface": INTERFACE, "engine_bytes": engine_bytes}
+        plan = {**GOOD["plans"][0], "spec": DETECT.to_json(), "interface": INTERFACE, "host_bytes": host_bytes}
         play_checker(self.checker, {**GOOD, "config": made, "plans": [plan]})
 
     def ask_again(self) -> None:
@@ -299,12 +299,29 @@ def test_a_reload_for_which_memory_is_short_is_refused_with_the_figures_before_a
     reload = Reload(house, "checking")
     with monkeypatch.context() as short:
         short.setattr(meminfo, "read", lambda: meminfo.Memory(1 << 33, 39 << 20))
-        reload.answer_checker(engine_bytes=30 << 20)
+        reload.answer_checker(host_bytes=30 << 20)
         house.until(lambda: reload.replies)
     assert reload.replies[0]["problems"] == [
         "the new engines need about 2 x 50 MiB and 1 MiB for results beside those that serve, 39 MiB are available: "
         "free memory, or restart orind, which needs no second pair"
     ]
+    assert len(house.processes.of("engine")) == 2 and not house.daemon.reloading.running
+    reload.old[0].answer(reload.order, [ROW])
+    assert reload.outcome(1) == "ok"
+
+
+def test_a_reload_for_which_descriptors_are_short_is_refused_before_anything_starts(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is open counts: other generations may have had more models than the new one."""
+    reload = Reload(house, "checking")
+    with monkeypatch.context() as short:
+        limit = house.daemon.descriptors._limit
+        short.setattr("orind.daemon.descriptors.count_open", lambda: limit - 10)
+        reload.answer_checker()
+        house.until(lambda: reload.replies)
+    (problem,) = reload.replies[0]["problems"]
+    assert problem.startswith(f"{limit - 10} of {limit} descriptors are in use, the new engines and endpoints need")
     assert len(house.processes.of("engine")) == 2 and not house.daemon.reloading.running
     reload.old[0].answer(reload.order, [ROW])
     assert reload.outcome(1) == "ok"

@@ -16,7 +16,7 @@ import harness
 import pytest
 
 from orind.daemon.footprint import ENGINE_BYTES
-from orind.kernels.footprint import private_bytes
+from orind.kernels.footprint import host_bytes
 from orind.kernels.plan.file import PlanFile
 
 RATE_HZ = 40.0
@@ -185,7 +185,7 @@ def test_reloads_under_load_alternate_two_plans(folder: Path, parts: Path, other
 def assert_estimate(service: harness.Service, plan: Path) -> None:
     """What a reload is checked against beforehand is at least what an engine holds, and not wildly more."""
     with PlanFile.open_path(plan) as opened:
-        estimate = ENGINE_BYTES + private_bytes(opened, "cpu")
+        estimate = ENGINE_BYTES + host_bytes(opened)
     for engine in service.status()["engines"]:
         said = Path(f"/proc/{engine['pid']}/status").read_text()
         held = int(said.partition("RssAnon:")[2].split()[0]) << 10
