@@ -11,6 +11,8 @@ from typing import Any
 from .memory_report import from_text, mib
 from .sections import Memory
 
+TRIFLE_BYTES = 1 << 20
+
 
 @dataclass(slots=True)
 class Told:
@@ -52,7 +54,7 @@ class EngineMemory:
         limit, found = self._limits.fragmentation_alarm_percent, []
         for epoch, told in self._told.items():
             table = told.table
-            if table["fragmentation_percent"] >= limit:
+            if table["fragmentation_percent"] >= limit and not _trifle(table):
                 found.append(
                     f"engine {epoch}: {table['fragmentation_percent']:.1f} % of its free memory is in pieces, the "
                     f"limit is {limit:g} %"
@@ -63,6 +65,11 @@ class EngineMemory:
                     "are in use"
                 )
         return found
+
+
+def _trifle(table: dict[str, Any]) -> bool:
+    """Whether so little is in pieces that no block of any size that matters could be missed."""
+    return bool(table["free"] - table["largest_free"] < TRIFLE_BYTES)
 
 
 def worn(first: float, table: dict[str, Any], limits: Memory) -> str:

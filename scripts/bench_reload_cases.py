@@ -301,7 +301,7 @@ BAD = [
     Bad("the served plan overwritten", r"is damaged in tensor", lambda b: _served_spoilt(b, _overwrite)),
     Bad("the served plan cut short", r"is truncated", lambda b: _served_spoilt(b, _truncate)),
     Bad("a wrong golden answer", LOST + r".*golden", _wrong_golden),
-    Bad("a CPU that there is not", LOST + r".*Invalid argument", _section("engine", cpus=[4095])),
+    Bad("a CPU that there is not", r"engine\.cpus: there is no CPU 4095", _section("engine", cpus=[4095])),
     Bad("no memory for engines", LOST + r".*memory", _starved),
     Bad("an engine that dies at its start", LOST + r"its process ended", lambda b: _killed(b, "orind-engine")),
     Bad("the checker dies", r"the checker process ended", lambda b: _killed(b, "orind-checker")),

@@ -180,7 +180,7 @@ def test_a_placement_that_cannot_be_read_ends_the_engine(stage: Stage, text: str
 
 def memory_text(percent: float) -> str:
     fields = json.loads(memory_report.to_text(HostReservation(1 << 20, 0)))
-    return json.dumps({**fields, "free": 1000, "largest_free": round(1000 - 10 * percent)})
+    return json.dumps({**fields, "free": 1000 << 20, "largest_free": round((1000 - 10 * percent) * (1 << 20))})
 
 
 def test_an_engine_whose_memory_falls_to_pieces_is_renewed_through_the_standby(stage: Stage) -> None:

@@ -28,9 +28,9 @@ def reservation(*owners: str, size: int = 64 * MB, nbytes: int = MB) -> HostRese
 
 
 def pieces(percent: float, used: int = 0) -> str:
-    """A report of which so much of 100 bytes is in pieces."""
+    """A report of which so much of 1,000 MiB is in pieces."""
     fields = json.loads(to_text(reservation("m: weights")))
-    return json.dumps({**fields, "free": 1000, "largest_free": round(1000 - 10 * percent), "reserve_used": used})
+    return json.dumps({**fields, "free": 1000 * MB, "largest_free": round((1000 - 10 * percent) * MB), "reserve_used": used})
 
 
 def test_everything_is_told_where_there_is_room() -> None:
@@ -98,6 +98,14 @@ def test_an_engine_is_worn_above_the_limit_and_above_what_it_began_with(
 ) -> None:
     said = worn(first, from_text(pieces(percent)), LIMITS)
     assert said.startswith(reason) and bool(said) == bool(reason)
+
+
+def test_a_few_kilobytes_in_pieces_are_no_reason_for_an_alarm() -> None:
+    """A small engine that fits to the byte has next to nothing free, in two places."""
+    table = json.loads(pieces(0))
+    memory = EngineMemory(LIMITS)
+    memory.note(1, json.dumps({**table, "free": 65_024, "largest_free": 33_000}))
+    assert memory.problems() == []
 
 
 def test_engines_are_judged_by_their_own_first_report_and_forgotten() -> None:

@@ -273,7 +273,7 @@ def test_sigterm_answers_what_was_received_and_ends_with_0(folder: Path, parts: 
 def test_a_drain_that_runs_out_of_time_says_dropped(folder: Path, parts: Path) -> None:
     """Both engines hang: the drain ends at its bound, and every frame hears why it was not served."""
     engine = {"batch_watchdog_ms": 900, "heartbeat_missed_ms": 60_000, "golden_interval_s": 600, "restart_budget": 0}
-    config = {"stop": {"drain_timeout_s": 1.0}, "engine": engine}
+    config = {"stop": {"drain_timeout_s": 1.0}, "decode": {"timeout_ms": 900}, "engine": engine}
     with parts_service(folder, parts, **config) as service, service.client() as camera:
         status = service.wait_for(lambda s: s["state"] == "serving", "a ready standby")
         [picture] = harness.part_pictures(1)
