@@ -30,7 +30,8 @@ def reservation(*owners: str, size: int = 64 * MB, nbytes: int = MB) -> HostRese
 def pieces(percent: float, used: int = 0) -> str:
     """A report of which so much of 1,000 MiB is in pieces."""
     fields = json.loads(to_text(reservation("m: weights")))
-    return json.dumps({**fields, "free": 1000 * MB, "largest_free": round((1000 - 10 * percent) * MB), "reserve_used": used})
+    largest = round((1000 - 10 * percent) * MB)
+    return json.dumps({**fields, "free": 1000 * MB, "largest_free": largest, "reserve_used": used})
 
 
 def test_everything_is_told_where_there_is_room() -> None:
