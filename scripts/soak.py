@@ -285,7 +285,8 @@ def _served_too_little(soak: Soak) -> list[str]:
     """A daemon that answers everybody in time with nothing but `expired` has exact books as well."""
     wrong = []
     for name, camera in soak.cameras.items():
-        ends = [seen.outcome for seen in soak.seen if seen.key in camera.sent]
+        sent = set(camera.sent)
+        ends = [seen.outcome for seen in soak.seen if seen.key in sent]
         good = sum(outcome in ("ok", "stale") for outcome in ends)
         if "rejected" not in MAY_END.get(name, set()) and good < SERVED_LEAST * len(ends):
             wrong.append(f"camera {name}: only {good} of {len(ends)} triggers were served")

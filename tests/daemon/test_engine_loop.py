@@ -254,7 +254,8 @@ def test_a_real_plan_is_served_by_descriptor(bench: Bench, identity_plan: Path) 
 
 def start_text(bench: Bench, **changes: object) -> str:
     return json.dumps(
-        {"epoch": 1, "device": "cpu", "cpu_steps": False, "heartbeat_ms": NEVER_MS, "emergency_bytes": 0, "cpus": [],
+        {"epoch": 1, "device": "cpu", "cpu_steps": False, "heartbeat_ms": NEVER_MS, "others_serve": False,
+         "emergency_bytes": 0, "cpus": [],
          "slots": [4, 16_384],
          "results": [2, 4, 24, 1], **changes}
     )  # fmt: skip
