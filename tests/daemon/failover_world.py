@@ -356,7 +356,7 @@ class World:
         assert engine.fault or slow, f"a healthy engine was given up: {order}"
         self.fences.append((now_ns, order))
         if order.fault.blames_frames:
-            self.blamed.update(f.seq for b in batches for f in b.frames if f.seq is not None)
+            self.blamed.update(f.seq for b in batches if b.delivered for f in b.frames if f.seq is not None)
         engine.account.lose(now_ns)
         machine = generation.machine
         said = machine.last_resort_restarts.failed if engine.last_resort else machine.failed
