@@ -31,7 +31,7 @@ QUIET_S, AFTER_S = 0.6, 0.4
 NOTES = """
 All in ms. gap: the largest interval between answers, less the {:g} ms of the load; quiet: the same before the fault.
 take-over: from the daemon's record to the next answer. golden and spawn are seen by asking every 20 ms; a wrong engine
-is found at its turn, within golden_interval_s = 2. P99 of fewer than 100 faults is their maximum.
+is found at its turn, within golden_interval_s = 4. P99 of fewer than 100 faults is their maximum.
 """
 
 

@@ -30,7 +30,7 @@ from orind.kernels.plan.file import PlanFile
 # only where a hang is what happens is the watchdog so short: on a shared machine a batch may take long for once
 HANG: dict[str, Any] = {"batch_watchdog_ms": 1000, "heartbeat_missed_ms": 1000}
 CUDA: dict[str, Any] = {"device": "cuda", "cpu_steps": "allow", "golden_timeout_ms": 60_000}
-GOLDEN: dict[str, Any] = {"golden_interval_s": 2, "golden_timeout_ms": 1000}
+GOLDEN: dict[str, Any] = {"golden_interval_s": 4, "golden_timeout_ms": 2000}
 PATTERN_FLOATS = 24  # so many weights in a row are found in an engine's memory where they stand and nowhere else
 PIECE_BYTES = 1 << 18
 

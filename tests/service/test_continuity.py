@@ -57,7 +57,7 @@ def test_the_standby_takes_over_what_was_in_flight(folder: Path, parts: Path, nu
 
 def test_engines_take_turns_under_load_and_nobody_notices(folder: Path, parts: Path) -> None:
     """Each is checked by its golden input while the other serves."""
-    config = {"engine": {"golden_interval_s": 2, "golden_timeout_ms": 1000}}
+    config = {"engine": {"golden_interval_s": 4, "golden_timeout_ms": 2000}}
     with parts_service(folder, parts, **config) as service:
         with harness.Load(service, harness.part_pictures(8), RATE_HZ, encoding="rgb8") as load:
             first = service.active_pid()
