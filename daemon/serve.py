@@ -98,13 +98,17 @@ def _check(path: Path, nursery: NurseryClient, poller: Poller, signals: SignalIn
     """Run the checker and wait for it; nothing else is going on yet. None where a signal ends that."""
     poller.watch(nursery.channel.fileno(), lambda _: nursery.on_readable())
     check = ConfigCheck(nursery, poller, str(path), time.monotonic_ns())
+    for_later: set[signal.Signals] = set()
     while check.answer is None:
         for call in poller.wait(CHECK_TURN_NS):
             call(time.monotonic_ns())
-        if {signal.SIGTERM, signal.SIGINT} & set(signals.take()):
+        for_later.update(signals.take())
+        if {signal.SIGTERM, signal.SIGINT} & for_later:
             check.close()
             return None
         check.tick(time.monotonic_ns())
+    for number in for_later:
+        signal.raise_signal(number)  # a reload that was asked for meanwhile: the loop hears of it
     return check
 
 

@@ -156,8 +156,10 @@ class Device:
             self._library.cuStreamEndCapture(stream, ctypes.byref(graph))  # whatever it says: the first failure counts
             raise
         self.call("cuStreamEndCapture", stream, ctypes.byref(graph))
-        self.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
-        self.call("cuGraphDestroy", graph)
+        try:
+            self.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
+        finally:
+            self._library.cuGraphDestroy(graph)  # whatever it says: the first failure counts
         into.append(Graph(self, int(executable.value or 0)))
 
     def copy_2d(self, host: npt.NDArray[np.uint8], device: int, shape: Sequence[int], up: bool) -> None:

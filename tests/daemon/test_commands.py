@@ -26,6 +26,8 @@ from test_http import made_status
 
 from orind.daemon import cli, doctor, notify, serve, verify_command
 from orind.daemon.intake import IMAGE_ENCODINGS
+from orind.daemon.nursery_client import NurseryClient
+from orind.daemon.poller import Poller
 from orind.daemon.run_directory import RunDirectory
 from orind.daemon.signals import HANDLED, SignalInbox
 from orind.daemon.status import with_latency
@@ -522,6 +524,27 @@ def test_a_stop_during_the_first_check_is_heard(
     monkeypatch.setattr(serve, "ConfigCheck", CheckStandIn)
     assert cli.main(["serve", str(serving(tmp_path, "p.plan"))]) == 0
     assert CheckStandIn.closed == 1
+
+
+class SlowCheck(CheckStandIn):
+    """Answers when a reload has been asked for."""
+
+    def tick(self, now_ns: int) -> None:
+        os.kill(os.getpid(), signal.SIGUSR2)
+        self.answer = {"problems": []}
+
+
+def test_a_reload_that_is_asked_for_during_the_first_check_is_kept(
+    signals_restored: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "ConfigCheck", SlowCheck)
+    signals, poller, nursery = SignalInbox.install_early(), Poller(), NurseryClient()
+    try:
+        assert serve._check(Path("x.yaml"), nursery, poller, signals) is not None
+        assert signals.take() == [signal.SIGUSR2]
+    finally:
+        nursery.close()
+        signals.close()
 
 
 def test_a_checker_that_was_killed_is_no_bad_configuration(
