@@ -13,6 +13,8 @@ import pytest
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "kernels")]
 
+from line import Line  # noqa: E402  beside this file, which the line above makes importable
+
 
 def open_descriptors() -> dict[int, str]:
     """Descriptor -> what it points to."""
@@ -45,3 +47,11 @@ def identity_plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plans")
     onnx.save(models.identity_onnx(3), str(folder / "identity.onnx"))
     return build_plan(folder / "identity.onnx", None, [], folder / "identity.plan", "fp32").path
+
+
+@pytest.fixture
+def line(no_fd_leak: None) -> Iterator[Line]:
+    made = Line()
+    yield made
+    made.check()
+    made.close()
