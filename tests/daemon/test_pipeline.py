@@ -17,10 +17,6 @@ from orind.daemon.batcher import BELIEVED_NS
 from orind.daemon.engine_handle import ResultLayout
 
 
-def lines(**changes: Any) -> Line:
-    return Line(**changes)
-
-
 def test_a_frame_comes_back_with_its_rows_and_its_slot_is_free(line: Line) -> None:
     engine = line.engine()
     line.give(3, trigger="T3", ts_ns=line.now - 2 * MS)
@@ -64,7 +60,7 @@ def test_without_a_slot_the_frame_is_dropped_at_once(line: Line) -> None:
 
 
 def test_rate_limit(no_fd_leak: None) -> None:
-    line = lines(cameras={"cam": {"model": "m", "deadline_ms": 500, "rate_limit_hz": 1, "rate_burst": 1}})
+    line = Line(cameras={"cam": {"model": "m", "deadline_ms": 500, "rate_limit_hz": 1, "rate_burst": 1}})
     line.give(1)
     line.give(2)
     assert line.outcomes() == [(2, "rejected")] and line.ledger.reasons == {"rate_limit": 1}
@@ -212,7 +208,7 @@ def test_an_answer_after_the_deadline_is_expired(line: Line) -> None:
 
 
 def test_a_frame_fault_is_that_frames_error_only(no_fd_leak: None) -> None:
-    line = lines(batching={"max_size": 4, "window_ms": 0})
+    line = Line(batching={"max_size": 4, "window_ms": 0})
     engine = line.engine()
     for seq in range(3):
         line.give(seq)
@@ -272,7 +268,7 @@ def test_no_more_than_the_depth_is_in_flight(line: Line) -> None:
 
 
 def test_a_full_batch_goes_and_a_part_batch_waits_for_its_window(no_fd_leak: None) -> None:
-    line = lines(batching={"max_size": 4, "window_ms": 20})
+    line = Line(batching={"max_size": 4, "window_ms": 20})
     engine = line.engine()
     for seq in range(5):
         line.give(seq)
@@ -312,7 +308,7 @@ def test_drop_all_answers_everything_that_is_left(line: Line) -> None:
 
 
 def test_a_large_answer_is_kept_without_its_rows(line: Line) -> None:
-    big = lines(slots=4)
+    big = Line(slots=4)
     handle = big.launcher.launch(big.config, "cpu", [], ResultLayout(1, 60_000, 1), lambda epoch, text: None)
     engine = EngineStandIn(big.processes.of("engine")[-1])
     big.handles, big.engines, big.pipeline.active = [handle], [engine], handle

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from line import ROW, Line
 from stand_ins import MS, S
 
@@ -11,12 +9,8 @@ from orind.daemon.faults import Fault
 from orind.daemon.orders import Fence
 
 
-def lines(**changes: Any) -> Line:
-    return Line(**changes)
-
-
 def test_a_dead_engines_batch_is_replayed_frame_by_frame_before_everything_else(no_fd_leak: None) -> None:
-    line = lines(batching={"max_size": 4, "window_ms": 0})
+    line = Line(batching={"max_size": 4, "window_ms": 0})
     line.engine()
     for seq in range(4):
         line.give(seq)
