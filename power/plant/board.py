@@ -15,9 +15,11 @@ from .faults import Faults
 from .kernel import Kernel
 from .model import PlantModel
 from .modules import AGX_ORIN, GATED, JETPACKS, ZONES, JetPack, Module
+from .services import Services
 from .tree import Layout, build_tree, write_hwmons
 
 _STEP_S = 0.05
+NVPMODEL_FAULTS = ("", "container", "reverts", "refused", "hangs")
 
 
 class PlantBoard:
@@ -38,6 +40,7 @@ class PlantBoard:
         self._cap_hz = module.gpu_table_hz[-1]
         self._cpu_khz = module.cpu_table_khz[-1]
         self._elapsed_s = 0.0
+        self._services = Services(root, self.layout, model, self._put)
         self._show(0.0)
 
     def gpu_hz(self) -> int:
@@ -68,6 +71,7 @@ class PlantBoard:
 
     def advance(self, dt_s: float, busy: float) -> float:
         """Run for dt_s with the GPU busy for a share of it; returns the true mean board power in W."""
+        self._services.look()
         cap, cpu_cap, low = self.gpu_hz(), self.cpu_khz(), self._min_hz()
         energy, left = 0.0, dt_s
         while left > 1e-9:
@@ -95,6 +99,19 @@ class PlantBoard:
         module = self.layout.module
         self._sysfs.write_int(self.layout.max_freq, gpu_max_hz or module.gpu_table_hz[-1])
         (self.root / "var/lib/nvpmodel/status").write_text(f"pmode:{mode_id:04d} fmode:{module.fan_profile}\n")
+
+    def break_nvpmodel(self, how: str) -> None:
+        """One of NVPMODEL_FAULTS, from its next start on; "" makes it well."""
+        fault = self.root / ".nvpmodel-fault"
+        if how:
+            fault.write_text(how)
+        else:
+            fault.unlink(missing_ok=True)
+
+    def reboot(self) -> None:
+        """Enters the mode of nvpmodel's status file, one that needed a boot too."""
+        self._shown.clear()
+        self._services.reboot()
 
     def _min_hz(self) -> int:
         try:
@@ -131,7 +148,7 @@ class PlantBoard:
         else:
             self._put(path, shown)
 
-    def _put(self, path: str, value: int) -> None:
+    def _put(self, path: str, value: int | str) -> None:
         text = f"{value}\n"
         if self._shown.get(path) == text:
             return

@@ -1,10 +1,11 @@
 """nvfancontrol of a simulated board: a table of margin and PWM, looked at every two seconds, by profile.
 
-Used by model.py. Invariant: a dead fan turns at 0 whatever is asked of it.
+Used by model.py, services.py and tree.py. Invariant: a dead fan turns at 0 whatever is asked of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from .constants import FanCurve
@@ -22,6 +23,10 @@ class Fan:
         self.pwm = 88.0
         self._wait_s = 0.0
 
+    def follow(self, curve: FanCurve) -> None:
+        """Another profile, from the next look on."""
+        self._curve = curve
+
     def step(self, dt_s: float, tj_c: float) -> None:
         """Let dt_s pass."""
         self._wait_s -= dt_s
@@ -38,3 +43,22 @@ def interpolate(points: FanCurve, x: float) -> float:
         if x <= x1:
             return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
     return points[-1][1]
+
+
+def fan_conf_text(curves: Mapping[str, FanCurve], default: str, top_rpm: int) -> str:
+    """nvfancontrol.conf with these profiles. TMARGIN: the first column is the distance to GROUP_MAX_TEMP."""
+    return "\n".join(_conf_lines(curves, default, top_rpm))
+
+
+def _conf_lines(curves: Mapping[str, FanCurve], default: str, top_rpm: int) -> Iterator[str]:
+    yield from (f"POLLING_INTERVAL {_POLLING_S:g}", "", "<FAN 1>", "\tTMARGIN ENABLED")
+    yield from ("\tFAN_GOVERNOR cont {", "\t\tSTEP_SIZE 10", "\t}", "\tFAN_CONTROL close_loop {",
+                "\t\tRPM_TOLERANCE 100", "\t}")
+    for name, curve in curves.items():
+        yield from (f"\tFAN_PROFILE {name} {{", "\t\t#TEMP \tHYST\tPWM\tRPM")
+        for margin_c, pwm in curve:
+            yield f"\t\t{margin_c:g}\t0\t{pwm:g}\t{pwm / 255 * top_rpm:.0f}"
+        yield "\t}"
+    yield from ("\tTHERMAL_GROUP 0 {", f"\t\tGROUP_MAX_TEMP {_GROUP_MAX_C:g}", "\t\ttj-thermal 20 0", "\t}")
+    yield from ("\tFAN_DEFAULT_CONTROL close_loop", f"\tFAN_DEFAULT_PROFILE {default}", "\tFAN_DEFAULT_GOVERNOR cont",
+                "</FAN 1>")

@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import PowerError
-from .board import PlantBoard
+from .board import NVPMODEL_FAULTS, PlantBoard
 
 # key -> the type that JSON has for it
 _KEYS: dict[str, type | tuple[type, ...]] = {
     "missing": list, "forced": dict, "stuck": list, "slow_s": dict, "refuse_writes": bool, "fan_works": bool,
-    "ambient_c": (int, float), "extra_w": (int, float), "renumber_hwmons": bool, "reset_mode": list}
+    "ambient_c": (int, float), "extra_w": (int, float), "renumber_hwmons": bool, "reset_mode": list,
+    "reboot": bool, "nvpmodel": str}
 
 
 class FaultFile:
     """JSON such as {"missing": ["tj"], "fan_works": false}. Lists and mappings name zones and rails; "reset_mode" is
-    [id, GPU cap in Hz or null] and, like "renumber_hwmons", happens once for each time that the file changes."""
+    [id, GPU cap in Hz or null] and, like "renumber_hwmons" and "reboot", happens once for each time that the file
+    changes; "nvpmodel" is a fault of that program (programs/nvpmodel.py)."""
 
     def __init__(self, path: Path, board: PlantBoard) -> None:
         self._path = path
@@ -59,8 +61,11 @@ class FaultFile:
         board.model.extra_w = wanted.get("extra_w", 0.0)
         if wanted.get("renumber_hwmons"):
             board.renumber_hwmons()
+        board.break_nvpmodel(wanted.get("nvpmodel", ""))
         if "reset_mode" in wanted:
             board.reset_mode(*wanted["reset_mode"])
+        if wanted.get("reboot"):
+            board.reboot()
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -74,6 +79,8 @@ def _parse(text: str) -> dict[str, Any]:
             raise PowerError(f"unknown fault {key!r}; there are {', '.join(_KEYS)}")
         if not isinstance(value, kind):
             raise PowerError(f"{key}: {value!r} is not what it takes")
+    if got.get("nvpmodel", "") not in NVPMODEL_FAULTS:
+        raise PowerError(f"nvpmodel: must be one of {', '.join(NVPMODEL_FAULTS[1:])}")
     mode = got.get("reset_mode", [0, None])
     if len(mode) != 2 or type(mode[0]) is not int or not (mode[1] is None or type(mode[1]) is int):
         raise PowerError("reset_mode: must be [id, GPU cap in Hz or null]")

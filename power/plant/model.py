@@ -26,6 +26,8 @@ class PlantModel:
         self.ambient_c = ambient_c
         self.extra_w = 0.0  # a load that no model knows of, on the system rail
         self.emc_mhz = c.emc_top_mhz
+        self.emc_busy = 0.0  # share of what the memory can carry at its clock
+        self.powered_tpcs = c.powered_tpcs
         self.off = False
         self._random = random.Random(seed)
         window_ns = c.window_ms * 1_000_000
@@ -107,7 +109,8 @@ class PlantModel:
         leak = 1.0 + c.leak_per_c * (gpu_c - c.leak_reference_c)
         cores = c.cores_idle + c.cores_full * busy
         traffic = busy * min(c.traffic * (c.traffic_fixed + (1.0 - c.traffic_fixed) * ratio), emc)
-        dynamic = c.gpu_full_w * c.gpu_activity * c.powered_tpcs / c.tpcs * busy * leak
+        self.emc_busy = traffic / emc
+        dynamic = c.gpu_full_w * c.gpu_activity * self.powered_tpcs / c.tpcs * busy * leak
         return {
             "gpu": c.gpu_idle_w + dynamic * ratio**c.gpu_exponent,
             "cpu": c.cpu_idle_w + c.cpu_core_w * cores * (cpu_mhz / c.cpu_top_mhz) ** c.cpu_exponent,

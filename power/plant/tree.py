@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import PowerError
+from .fan import fan_conf_text
 from .modes import conf_text, widest_of
 from .modules import GATED, ZONES, JetPack, Module
 
 MARKER = ".orind-plant"
 THERMAL = "sys/devices/virtual/thermal"
 CPU = "sys/devices/system/cpu"
+EMC = "sys/kernel/debug/bpmp/debug/clk/emc"
+EMC_ACTIVITY = "sys/kernel/debug/cactmon/mc_all"
+PROGRAMS = {"nvpmodel": "usr/sbin/nvpmodel", "nvfancontrol": "usr/sbin/nvfancontrol",
+            "jetson_clocks": "usr/bin/jetson_clocks", "systemctl": "usr/bin/systemctl"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,10 @@ class Layout:
     @property
     def max_freq(self) -> str:
         return f"{self.jetpack.devfreq}/max_freq"
+
+    @property
+    def emc_top_hz(self) -> int:
+        return round(self.module.constants.emc_top_mhz * 1e6)
 
     def zone_file(self, zone: str) -> str:
         """The temp file of a zone."""
@@ -86,6 +96,10 @@ class _Writer:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(value)
 
+    def program(self, path: str, source: str) -> None:
+        self.file(path, f"#!{sys.executable} -IS\n{source}")
+        (self._root / path).chmod(0o755)
+
     def link(self, at: str, to: str) -> None:
         place = self._root / at
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +114,7 @@ def build_tree(root: Path, layout: Layout) -> None:
         raise PowerError("a plant cannot be built at /: give it a directory of its own")
     if root.is_dir() and any(root.iterdir()) and not (root / MARKER).exists():
         raise PowerError(f"{root} holds something else; give the plant an empty directory")
-    for old in ("etc", "sys", "var"):
+    for old in ("etc", "root", "sys", "usr", "var"):
         shutil.rmtree(root / old, ignore_errors=True)  # another module's, or another JetPack's names
     root.mkdir(parents=True, exist_ok=True)
     (root / MARKER).write_text(f"a simulated {layout.module.title}; made by python -m orind.power.plant\n")
@@ -111,6 +125,12 @@ def build_tree(root: Path, layout: Layout) -> None:
     _write_thermal(w, layout)
     write_hwmons(root, layout)
     w.file(layout.jetpack.emc_cap, 0)
+    for name, value in {"rate": layout.emc_top_hz, "max_rate": layout.emc_top_hz, "min_rate": 204_000_000,
+                        "mrq_rate_locked": 0}.items():
+        w.file(f"{EMC}/{name}", value)
+    w.file(EMC_ACTIVITY, 0)
+    for name, path in PROGRAMS.items():
+        w.program(path, (Path(__file__).with_name("programs") / f"{name}.py").read_text())
 
 
 def _write_identity(w: _Writer, layout: Layout) -> None:
@@ -120,13 +140,17 @@ def _write_identity(w: _Writer, layout: Layout) -> None:
     w.raw(f"{base}/compatible", b"".join(name.encode() + b"\0" for name in layout.module.compatible))
     w.raw(f"{base}/serial-number", b"1421521000001\0")
     w.file("etc/nvpmodel.conf", conf_text(layout.module, layout.jetpack))
+    module = layout.module
+    w.file("etc/nvfancontrol.conf", fan_conf_text(module.constants.fan, module.fan_profile, module.fan_rpm))
+    w.file("var/lib/nvfancontrol/status", f"FAN1:FAN_PROFILE:{module.fan_profile}\nFAN1:FAN_GOVERNOR:cont\n"
+           "FAN1:FAN_CONTROL:close_loop")
     w.file("var/lib/nvpmodel/status", f"pmode:{widest_of(layout.module.name).id:04d} fmode:{layout.module.fan_profile}")
 
 
 def _write_gpu(w: _Writer, layout: Layout) -> None:
     gpu, devfreq, table = layout.gpu, layout.devfreq, layout.module.gpu_table_hz
     files = {"load": 0, "railgate_enable": 1, "tpc_pg_mask": widest_of(layout.module.name).tpc_pg_mask,
-             "fbp_pg_mask": layout.module.fbp_pg_mask or 0, "power/control": "auto"}
+             "fbp_pg_mask": layout.module.fbp_pg_mask or 0, "golden_img_status": 1, "power/control": "auto"}
     if layout.jetpack.enable_3d_scaling:
         files["enable_3d_scaling"] = 1
     for name, value in files.items():
