@@ -18,13 +18,11 @@ from typing import Any
 import yaml
 
 from orind.power.board import BoardFacts, Mode
-from orind.power.governor import Governor
-from orind.power.plant.model import PlantModel
 from orind.power.plant.modules import MODULES, Module
-from orind.power.plant.simulated import SimulatedBoard
+from orind.power.plant.simulated import SimulatedBoard, simulated_board
 from orind.power.policy import Policy
 from orind.power.sensors import Readings
-from orind.power.steward import Steward
+from orind.power.simulation import ClosedLoop, IndifferentWork
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 TICK_NS = 100_000_000
@@ -123,17 +121,8 @@ class Bursts:
 def run(spec: Spec) -> Outcome:
     """Make the run."""
     facts, policy, module = settings(spec)
-    constants, table = module.constants, module.gpu_table_hz
     mode = mode_for(facts, policy.budget_mw) if spec.control == "mode" else None
-    if mode is not None:
-        gated = bin(mode.tpc_pg_mask & (1 << constants.tpcs) - 1).count("1")
-        constants = dataclasses.replace(constants, powered_tpcs=constants.tpcs - gated)
-        table = tuple(hz for hz in table if mode.gpu_max_hz is None or hz <= mode.gpu_max_hz)
-    model = PlantModel(constants, spec.ambient[0], spec.seed, fan_profile=spec.fan or module.fan_profile)
-    board = SimulatedBoard(model, facts, module, table, START_NS)
-    if mode is not None:
-        board.cpu_cap_khz = mode.cpu_max_khz or board.cpu_cap_khz
-        model.emc_mhz = min((mode.emc_max_hz or 10**10) / 1e6, constants.emc_top_mhz)
+    board = simulated_board(facts, module, mode, spec.ambient[0], spec.seed, spec.fan, START_NS)
     if spec.wrong:
         board.busy_late_ns = BUSY_LATE_NS
     tick = _controller(spec, board, facts, policy)
@@ -141,39 +130,38 @@ def run(spec: Spec) -> Outcome:
     bursts = Bursts(spec.seed, spec.ticks / TICKS)
     low, high = spec.ambient
     for i in range(spec.ticks):
-        model.ambient_c = (low + high) / 2 - (high - low) / 2 * math.cos(2 * math.pi * i / spec.ticks)
-        readings, level = tick()
+        board.model.ambient_c = (low + high) / 2 - (high - low) / 2 * math.cos(2 * math.pi * i / spec.ticks)
         loads: list[float] = []
 
         def load(now_ns: int, loads: list[float] = loads) -> float:
             loads.append(bursts.at((now_ns - START_NS) / 1e9))
             return loads[-1]
 
-        watts = board.advance(TICK_NS, load)
+        readings, level, watts = tick(IndifferentWork(load))
         counted.add(watts, min(loads), readings.board_mw, board, level)
-    share = constants.powered_tpcs / constants.tpcs
-    return counted.outcome(spec, share)
+    return counted.outcome(spec, board.model.powered_tpcs / board.model.constants.tpcs)
 
 
 def _controller(spec: Spec, board: SimulatedBoard, facts: BoardFacts,
-                policy: Policy) -> Callable[[], tuple[Readings, str]]:
-    """What is done at each tick; returns the readings and the governor's level ("free" where there is none)."""
+                policy: Policy) -> Callable[[IndifferentWork], tuple[Readings, str, float]]:
+    """What is done at each tick, and the board's work until the next; returns the readings, the governor's level
+    ("free" where there is none) and the true mean power in W."""
     if spec.control == "governor":
-        steward = Steward(board, board, Governor(facts, policy), board.read_busy, board.take_limits, board.clock)
+        loop = ClosedLoop(facts, policy, board)
 
-        def govern() -> tuple[Readings, str]:
-            report = steward.tick()
-            return report.readings, report.decision.limits.level
+        def govern(work: IndifferentWork) -> tuple[Readings, str, float]:
+            report, watts, _ = loop.tick(work)
+            return report.readings, report.decision.limits.level, watts
         return govern
     if spec.control.startswith("fixed:"):
         board.cap_hz = board.gpu_clocks_hz()[int(spec.control[6:])]
     stepping = Steps(board, policy.budget_mw) if spec.control == "steps" else None
 
-    def watch() -> tuple[Readings, str]:
+    def watch(work: IndifferentWork) -> tuple[Readings, str, float]:
         readings = board.read()
         if stepping is not None:
             stepping.tick(readings.board_mw)
-        return readings, "free"
+        return readings, "free", board.run(TICK_NS, work)
     return watch
 
 

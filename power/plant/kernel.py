@@ -45,22 +45,37 @@ class Kernel:
         return self.cooling_state > 0 or self.hardware_throttled
 
     def step(self, dt_s: float, cap_hz: int, min_hz: int, demand: float) -> float:
-        """The clock in Hz that the GPU really has in the coming dt_s. `demand`: the share of that time that the work
-        would take at the cap. The governor knows the load of the last step only, so a burst begins one step late."""
+        """The clock in Hz that the GPU really has in the coming dt_s, where its `demand` is known: see `choose`."""
+        clock = self.clock_hz(cap_hz, min_hz)
+        self.choose(cap_hz, min_hz, demand)
+        return clock
+
+    def clock_hz(self, cap_hz: int, min_hz: int) -> float:
+        """The clock in Hz that the GPU really has until `choose` is asked again."""
         if self.shut_down:
             self.cur_hz = 0
             return 0.0
-        cap = min(cap_hz, self.table_hz[max(len(self.table_hz) - 1 - self.cooling_state, 0)])
+        cap = self._cap_hz(cap_hz)
         self.cur_hz = max(min(self.cur_hz, cap), min(min_hz, cap))
         share = 1.0 - self._oc3_hz * _EVENT_S * (1.0 - _HARDWARE_SHARE)
-        clock = self.cur_hz * share * (_HARDWARE_SHARE if self.hardware_throttled else 1.0)
+        return self.cur_hz * share * (_HARDWARE_SHARE if self.hardware_throttled else 1.0)
+
+    def choose(self, cap_hz: int, min_hz: int, demand: float) -> None:
+        """The clock governor's turn, after a step. `demand`: the share of that step that the work would have taken at
+        the cap. It knows the load of the last step only, so a burst begins one step late."""
+        if self.shut_down:
+            return
+        cap = self._cap_hz(cap_hz)
         if demand >= _LOAD_TARGET:
             wanted = cap
         else:
             step = bisect_left(self.table_hz, cap * demand / _LOAD_TARGET)
             wanted = min(self.table_hz[step], cap)
         self.cur_hz = max(wanted, min(min_hz, cap))
-        return clock
+
+    def _cap_hz(self, cap_hz: int) -> int:
+        """The cap, lowered by heat."""
+        return min(cap_hz, self.table_hz[max(len(self.table_hz) - 1 - self.cooling_state, 0)])
 
     def cpu_khz(self, table_khz: Sequence[int], cap_khz: int) -> int:
         """The clock of the CPUs under load: the cap, lowered by heat in step with the GPU (28 states against 10)."""

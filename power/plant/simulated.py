@@ -8,8 +8,9 @@ policy that run here are the ones that run on a board; only the two ends differ.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
-from ..board import BoardFacts
+from ..board import BoardFacts, Mode
 from ..errors import SysfsError
 from ..limits import Limits
 from ..sensors import Readings
@@ -17,6 +18,30 @@ from .faults import Faults
 from .kernel import Kernel
 from .model import PlantModel
 from .modules import AGX_ORIN, Module
+
+STEP_NS = 50_000_000
+
+
+class Work(Protocol):
+    """What keeps the GPU busy."""
+
+    def run(self, now_ns: int, step_ns: int, clock_hz: float, cap_hz: int) -> tuple[float, float]:
+        """Work for a step at a clock (0: switched off): (the share of it that the GPU was busy, the share that the work
+        would have taken at the cap)."""
+        ...
+
+
+class LoadShare:
+    """Work that is known as a share: `load_at(now_ns)` is what it would take of the time at the cap, taken at each
+    step's start. At a lower clock it takes longer."""
+
+    def __init__(self, load_at: Callable[[int], float]) -> None:
+        self._load_at = load_at
+
+    def run(self, now_ns: int, step_ns: int, clock_hz: float, cap_hz: int) -> tuple[float, float]:
+        """As Work."""
+        load = self._load_at(now_ns)
+        return min(load * cap_hz / clock_hz, 1.0) if clock_hz else 0.0, load
 
 
 class SimulatedBoard:
@@ -85,6 +110,11 @@ class SimulatedBoard:
         self.cap_hz, self.restored = self._table_hz[-1], True
         return (f"max_freq: {self.cap_hz}",)
 
+    def reset_mode(self, mode_id: int, gpu_max_hz: int | None) -> None:
+        """As board.PlantBoard: the mode's cap, behind everybody's back."""
+        cap_hz = gpu_max_hz or self._table_hz[-1]
+        self.cap_hz = max((f for f in self._table_hz if f <= cap_hz), default=self._table_hz[0])
+
     # -- the rest of the steward's ends
     def read_busy(self) -> tuple[int, int]:
         """(now_ns, busy_ns) of the simulated engine; with `busy_late_ns`, as it was so long ago but stamped now."""
@@ -104,16 +134,19 @@ class SimulatedBoard:
         """Simulated CLOCK_MONOTONIC."""
         return self.now_ns
 
-    def advance(self, dt_ns: int, load_at: Callable[[int], float], step_ns: int = 50_000_000) -> float:
-        """Run the plant for dt_ns under the load `load_at(now_ns)`: the share of the time that the work would take at
-        the cap, taken at each step's start. At a lower clock it takes longer. Returns the true mean power in W."""
+    def advance(self, dt_ns: int, load_at: Callable[[int], float], step_ns: int = STEP_NS) -> float:
+        """As `run`, with a load that is known as a share of the time."""
+        return self.run(dt_ns, LoadShare(load_at), step_ns)
+
+    def run(self, dt_ns: int, work: Work, step_ns: int = STEP_NS) -> float:
+        """Run the plant for dt_ns under the work. Returns the true mean power in W."""
         energy, done, left = 0.0, 0.0, dt_ns
         model, kernel = self.model, self.kernel
         while left > 0:
             step = min(step_ns, left)
-            load = load_at(self.now_ns)
-            clock = kernel.step(step / 1e9, self.cap_hz, self._table_hz[0], load)
-            busy = min(load * self.cap_hz / clock, 1.0) if clock else 0.0
+            clock = kernel.clock_hz(self.cap_hz, self._table_hz[0])
+            busy, demand = work.run(self.now_ns, step, clock, self.cap_hz)
+            kernel.choose(self.cap_hz, self._table_hz[0], demand)
             cpu_khz = kernel.cpu_khz(self._cpu_table_khz, self.cpu_cap_khz)
             energy += model.step(step / 1e9, clock / 1e6, busy, cpu_khz / 1e3) * step
             kernel.after(step / 1e9, model.temperature_c("tj"), model.board_w)
@@ -124,3 +157,18 @@ class SimulatedBoard:
             left -= step
         self.done_hz = done / dt_ns
         return energy / dt_ns
+
+
+def simulated_board(facts: BoardFacts, module: Module, mode: Mode | None = None, ambient_c: float = 25.0, seed: int = 0,
+                    fan_profile: str | None = None, start_ns: int = 1_000_000_000) -> SimulatedBoard:
+    """A board after its boot in `mode` (None: nothing is capped or gated): its TPCs, clock tables and memory clock."""
+    constants, table = module.constants, module.gpu_table_hz
+    model = PlantModel(constants, ambient_c, seed, fan_profile=fan_profile or module.fan_profile)
+    if mode is None:
+        return SimulatedBoard(model, facts, module, table, start_ns)
+    model.powered_tpcs = constants.tpcs - (mode.tpc_pg_mask & (1 << constants.tpcs) - 1).bit_count()
+    model.emc_mhz = min((mode.emc_max_hz or 10**10) / 1e6, constants.emc_top_mhz)
+    allowed = tuple(hz for hz in table if mode.gpu_max_hz is None or hz <= mode.gpu_max_hz)
+    board = SimulatedBoard(model, facts, module, allowed, start_ns)
+    board.cpu_cap_khz = mode.cpu_max_khz or board.cpu_cap_khz
+    return board

@@ -12,16 +12,15 @@ from pathlib import Path
 import yaml
 
 from orind.power.board import BoardFacts
-from orind.power.governor import Governor
 from orind.power.plant.constants import PlantConstants
 from orind.power.plant.model import PlantModel
 from orind.power.plant.modules import AGX_ORIN, MODULES, Module
 from orind.power.plant.simulated import SimulatedBoard
 from orind.power.policy import Policy
-from orind.power.steward import Report, Steward
+from orind.power.simulation import ClosedLoop, IndifferentWork
+from orind.power.steward import Report
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-TICK_NS = 100_000_000
 START_NS = 1_000_000_000
 
 
@@ -50,20 +49,20 @@ class Loop:
     def __init__(self, facts: BoardFacts, policy: Policy, model: PlantModel, module: Module = AGX_ORIN) -> None:
         self.board = SimulatedBoard(model, facts, module, start_ns=START_NS)
         self.policy = policy
-        self.steward = Steward(self.board, self.board, Governor(facts, policy), self.board.read_busy,
-                               self.board.take_limits, self.board.clock)
+        self._loop = ClosedLoop(facts, policy, self.board)
+        self.steward = self._loop.steward
         self.trace = Trace()
 
     def tick(self, load: Callable[[float], float]) -> Report:
-        report = self.steward.tick()
         seen: list[float] = []
 
         def at(now_ns: int) -> float:
             seen.append(load((now_ns - START_NS) / 1e9))
             return seen[-1]
 
+        report, watts, _ = self._loop.tick(IndifferentWork(at))
         self.trace.step.append(self.board.gpu_clocks_hz().index(self.board.cap_hz))
-        self.trace.power_w.append(self.board.advance(TICK_NS, at))
+        self.trace.power_w.append(watts)
         self.trace.load.append(sum(seen) / len(seen))
         self.trace.tj_c.append(self.board.model.temperature_c("tj"))
         self.trace.reports.append(report)

@@ -11,9 +11,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import bench_governor
-import governor_runs
 from governor_runs import Bursts, Spec, mode_for, run, settings
 
+from orind.power import simulation
 from orind.power.governor import Governor
 
 SHORT = Spec("orin-nano-super", "orin-nano-super-12w", "governor", 2, 0.08)
@@ -42,7 +42,7 @@ def test_a_governor_that_lets_go_is_found(monkeypatch: pytest.MonkeyPatch) -> No
             decision = super().decide(*arguments, **named)
             return dataclasses.replace(decision, gpu_cap_hz=decision.gpu_cap_hz + 204_000_000)
 
-    monkeypatch.setattr(governor_runs, "Governor", Careless)
+    monkeypatch.setattr(simulation, "Governor", Careless)
     wrong = bench_governor.budget("orin-nano-super", 0.05, [2], lambda specs: [run(spec) for spec in specs])
     assert any("within 1.5 W" in line for line in wrong) and any("over budget" in line for line in wrong)
 
