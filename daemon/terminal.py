@@ -1,4 +1,4 @@
-"""What the demo and the benches print: tables with aligned columns and small plots in the terminal."""
+"""What commands, the demo and the benches print: tables with aligned columns and small plots in the terminal."""
 
 from __future__ import annotations
 

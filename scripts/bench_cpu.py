@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from harness import MODELS, ROOT, face_plan, machine, part_pictures, part_plan, spread
 from numpy.typing import NDArray
-from terminal import table
 from wire_cost import measure_wire
 
+from orind.daemon.terminal import table
 from orind.kernels.devices import CpuDevice
 from orind.kernels.ir.program import programs_from_text
 from orind.kernels.model import open_models

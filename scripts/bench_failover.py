@@ -22,7 +22,8 @@ from typing import Any
 
 from bench_faults import CASES, Case, Target, find_virtual_gpu, wait_gone
 from harness import Load, Service, account_gap, machine, part_pictures, part_plan, tiny_plan, tiny_tensors
-from terminal import plot, table
+
+from orind.daemon.terminal import plot, table
 
 SECOND_NS = 1_000_000_000
 ATTEMPTS = 20  # a fault that met no frame in flight is repeated, at most so often

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 
 from governor_runs import BUSY_LATE_NS, Outcome, Spec, run, settings
-from terminal import table
+
+from orind.daemon.terminal import table
 
 # module, policy (its budget is in it)
 CASES = {"agx-orin": "agx-orin-30w", "orin-nx": "orin-nx-20w", "orin-nano-super": "orin-nano-super-12w"}

@@ -28,8 +28,8 @@ import make_parts
 import numpy as np
 from harness import MODELS
 from numpy.typing import NDArray
-from terminal import table
 
+from orind.daemon.terminal import table
 from orind.kernels.build import build_plan
 from orind.kernels.cpu.executor import CpuExecutor
 from orind.kernels.cuda.convolution import TILES, Arguments, Kernel, Tile, ceil_div, grid, pack, partial_bytes

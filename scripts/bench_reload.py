@@ -26,8 +26,8 @@ from typing import Any
 
 from bench_reload_cases import BAD, CYCLE, Bad, Bench, Plans, good, matches
 from harness import Answered, Load, Service, account_gap, machine, part_pictures
-from terminal import plot, table
 
+from orind.daemon.terminal import plot, table
 from orind.ipc.identity import WINDOW
 
 SECOND_NS = 1_000_000_000

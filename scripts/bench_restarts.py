@@ -29,7 +29,8 @@ from restarts import (  # noqa: E402
     restart_under_load,
     shipped_config,
 )
-from terminal import table  # noqa: E402
+
+from orind.daemon.terminal import table  # noqa: E402
 
 
 def main() -> int:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
-from terminal import plot, table
 
+from orind.daemon.terminal import plot, table
 from orind.ipc.answer import OUTCOMES, Result
 
 LABELS = ("scratch", "pit", "stain", "chip")

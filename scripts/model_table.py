@@ -20,7 +20,8 @@ from foreign_models import ENTRIES
 from harness import machine
 from light_networks import NAMES
 from model_figures import LIMIT_LAYER, LIMIT_OUTPUT
-from terminal import table
+
+from orind.daemon.terminal import table
 
 VERSION = version("orind")
 

@@ -27,7 +27,8 @@ from harness import ROOT, Service, ServiceError, face_plan, machine, part_pictur
 from soak_cameras import Listener, Seen, SteadyCamera
 from soak_events import TOKENS_BURST, TOKENS_HZ, Events
 from soak_schedule import KINDS, Event, draw
-from terminal import table
+
+from orind.daemon.terminal import table
 
 SETTLE_S = 30.0
 SHOWN = 40

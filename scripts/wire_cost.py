@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import zmq
 from harness import PAGE_BYTES, Service, account_gap, identity_plan, identity_tensor, spread
-from terminal import table
 
+from orind.daemon.terminal import table
 from orind.ipc import wire
 
 SIZES = (("150 KB", "small", 37, 2.0), ("1.2 MB", "large", 300, 1.4))  # name, camera, pages, aim
