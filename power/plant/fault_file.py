@@ -27,8 +27,8 @@ _TIMES_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class FaultState:
-    """What is wrong with a board from some moment on; the fields are the keys of the file. Lists and mappings name zones
-    and rails. `reset_mode` is (id, GPU cap in Hz or None) and, like `renumber_hwmons` and `reboot`, happens once;
+    """What is wrong with a board from some moment on; the fields are the keys of the file. Lists and mappings name
+    zones and rails. `reset_mode` is (id, GPU cap in Hz or None) and, like `renumber_hwmons` and `reboot`, happens once;
     `nvpmodel` is a fault of that program (programs/nvpmodel.py)."""
 
     missing: tuple[str, ...] = ()
