@@ -107,7 +107,7 @@ def _open_plan(name: str, path: str, engine: EngineSection) -> ServedPlan:
 
 def _check_room(path: Path) -> None:
     """Raises IpcError where the plan's copy in memory does not fit: the kernel would kill for it, not refuse it."""
-    size, available = path.stat().st_size if path.is_file() else 0, meminfo.read().available
+    size, available = path.stat().st_size if path.is_file() else 0, meminfo.room()
     if size > available:
         raise IpcError(f"its copy in memory takes {size} bytes, {available} are available")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
+from ..ipc.errors import IpcError
 from . import contradictions
 from .sections import (
     MODELS_MAX,
@@ -63,8 +64,12 @@ class Config(Section):
         return self.power.root if self.power is not None else "/"
 
     def running_on(self, start: Config) -> Config:
-        """This configuration as a daemon that was started with `start` can serve it."""
-        return self.model_copy(update={name: getattr(start, name) for name in RESTART_ONLY})
+        """This configuration as a daemon that was started with `start` can serve it. Raises IpcError: not at all."""
+        running = self.model_copy(update={name: getattr(start, name) for name in RESTART_ONLY})
+        if wrong := running.contradictions():
+            kept = ", ".join(RESTART_ONLY)
+            raise IpcError(f"with {kept} as they are until a restart: {'; '.join(wrong)}")
+        return running
 
     @property
     def queue_limit(self) -> int:
@@ -78,16 +83,18 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _coherent(self) -> Config:
-        problems = self._contradictions()
+        problems = self.contradictions()
         if problems:
             raise ValueError("\n".join(problems))
         return self
 
-    def _contradictions(self) -> list[str]:
+    def contradictions(self) -> list[str]:
+        """Settings that cannot both hold: a line each, which begins with the dotted key to look at."""
         tightest_ms = min(camera.deadline_ms for camera in self.cameras.values())
         return [
             *contradictions.of_routing(self.models, self.cameras),
-            *contradictions.of_sockets(self.sources, self.results),
+            *contradictions.of_sockets(self.sources, self.results, self.http),
+            *contradictions.of_batching(self.batching),
             *contradictions.of_devices(self.engine, self.standby),
             *contradictions.of_times(self.engine, self.batching, self.decode, self.stop, tightest_ms),
             *contradictions.of_degradation(self.degradation),

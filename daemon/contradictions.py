@@ -16,6 +16,7 @@ from .sections import (
     Degradation,
     EngineSection,
     Health,
+    Http,
     Memory,
     ModelEntry,
     Results,
@@ -40,7 +41,7 @@ def of_routing(models: Mapping[str, ModelEntry], cameras: Mapping[str, Camera]) 
             yield f"cameras.{name}: a camera's name has at most 64 bytes in UTF-8"
 
 
-def of_sockets(sources: Sequence[SourceEntry], results: Results | None) -> Iterator[str]:
+def of_sockets(sources: Sequence[SourceEntry], results: Results | None, http: Http | None) -> Iterator[str]:
     names = [s.name for s in sources]
     endpoints = [s.endpoint for s in sources] + ([results.endpoint] if results else [])
     yield from (f"sources: the name '{n}' is used twice" for n in sorted({n for n in names if names.count(n) > 1}))
@@ -49,6 +50,20 @@ def of_sockets(sources: Sequence[SourceEntry], results: Results | None) -> Itera
             yield f"sources: '{source.name}': {source.endpoint} is bound already: attach must be bind"
     for endpoint in sorted({e for e in endpoints if endpoints.count(e) > 1}):
         yield f"sources: the endpoint '{endpoint}' is used twice"
+    bound = [s.endpoint for s in sources if s.attach == "bind"] + ([results.endpoint] if results else [])
+    port = http.port if http is not None else 0
+    for endpoint in bound:
+        if port and endpoint.startswith("tcp://") and endpoint.endswith(f":{port}"):
+            yield f"http.port: {port} is the port of {endpoint} too"
+
+
+def of_batching(batching: Batching) -> Iterator[str]:
+    """Keys that the mode does not look at, set to something."""
+    adaptive = dict.fromkeys(("min_size", "long_queue", "short_window_ms"), ("adaptive",))
+    only = {**adaptive, "window_ms": ("window", "adaptive")}
+    for key, modes in only.items():
+        if batching.mode not in modes and getattr(batching, key) != Batching.model_fields[key].default:
+            yield f"batching.{key}: has a meaning in mode {' or '.join(modes)} only, batching.mode is {batching.mode}"
 
 
 def of_devices(engine: EngineSection, standby: Standby) -> Iterator[str]:

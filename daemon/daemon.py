@@ -216,9 +216,10 @@ class Daemon:
         """Raises OSError, IpcError where one generation more has no room: descriptors, memory, their number."""
         self.descriptors.afford(candidate.config)
         self._retired.check_room()
-        footprint.check(candidate, meminfo.read().available)
+        footprint.check(candidate, meminfo.room())
 
     def new_generation(self, candidate: Candidate) -> Generation:
+        """Raises IpcError where it contradicts what only a restart can change."""
         self._numbers += 1
         config = candidate.config.running_on(self._started_with)
         return Generation(self._numbers, config, candidate.plans, self._launcher, self._poller, self, self.stamps)

@@ -40,6 +40,8 @@ def _usable_endpoint(text: str) -> str:
             check_endpoint(text)
     except EndpointError as error:
         raise ValueError(str(error)) from None
+    if strange := re.search(r"\{.*?\}", text.replace("{run_dir}", "")):
+        raise ValueError(f"endpoint {text!r}: only {{run_dir}} is filled in, not {strange[0]}")
     return text
 
 

@@ -31,7 +31,7 @@ def create(name: str, size: int) -> int:
     process without root cannot reopen a read-only descriptor for writing through /proc. The size is held against the
     free memory first: fallocate on a memfd does not fail in time, the kernel kills this process instead (measured).
     """
-    free = meminfo.read().available
+    free = meminfo.room()
     if size > free:
         raise IpcError(
             f"shared memory {name!r} of {size} bytes cannot be allocated, {free} are free: "

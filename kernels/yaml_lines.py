@@ -110,6 +110,10 @@ def _explain(item: dict[str, Any], location: tuple[Any, ...], schema: type[BaseM
         return "required key is missing"
     if item["type"] == "value_error":
         return str(item["ctx"]["error"])
+    if item["type"] in ("too_long", "too_short"):
+        least, most = item["ctx"].get("min_length"), item["ctx"].get("max_length")
+        bound = f"at least {least}" if item["type"] == "too_short" else f"at most {most}"
+        return f"must have {bound} of them, has {len(item['input'])}"
     shown = repr(item["input"])
     return f"{item['msg'][0].lower()}{item['msg'][1:]}, got {shown if len(shown) <= 60 else shown[:57] + '...'}"
 

@@ -108,10 +108,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def warm_up(load: Load, whole: bool) -> None:
-    """`whole`: until main remembers as many answers for repeats as it ever will; its memory grows up to then."""
+    """`whole`: until main remembers as many answers for repeats as it ever will and has replaced them once. Its memory
+    grows up to then, by 1 % in the second round: new answers are longer or shorter than the holes of the old ones."""
     time.sleep(WARM_UP_S)
-    while whole and len(load.sent) < WINDOW:
-        print(f"warming up: {len(load.sent)} of {WINDOW} frames", file=sys.stderr, flush=True)
+    while whole and len(load.sent) < 2 * WINDOW:
+        print(f"warming up: {len(load.sent)} of {2 * WINDOW} frames", file=sys.stderr, flush=True)
         time.sleep(10 * WARM_UP_S)
 
 

@@ -102,6 +102,16 @@ def test_an_endpoint_of_another_kind(tmp_path: Path) -> None:
     assert found == "8: sources.0.endpoint: should be ipc:///path, tcp://host:port or systemd:name, got 'http://x'"
 
 
+def test_only_run_dir_is_filled_in(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, GOOD.replace("/run/orind/frames", "{rundir}/frames"))
+    assert found == "8: sources.0.endpoint: endpoint 'ipc://{rundir}/frames': only {run_dir} is filled in, not {rundir}"
+
+
+def test_no_models_at_all(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, GOOD.replace("models:\n  parts: {plan: parts.plan}\n", "models: {}\n"))
+    assert found.endswith("1: models: must have at least 1 of them, has 0")
+
+
 def test_no_pattern_is_shown_to_a_person(tmp_path: Path) -> None:
     text = GOOD.replace("name: in", "name: a b") + "power: {board: 'Orin!', policy: x}\n"
     assert problems(tmp_path, text) == [
@@ -131,6 +141,12 @@ def test_several_mistakes_at_once(tmp_path: Path) -> None:
         ("batching: {mode: adaptive, max_size: 4, short_window_ms: 6}",
          ["9: batching.min_size: 4 must be below batching.max_size = 4 in mode adaptive",
           "9: batching.short_window_ms: 6 must not be above batching.window_ms = 5"]),
+        ("batching: {max_size: 4, long_queue: 20}",
+         ["9: batching.long_queue: has a meaning in mode adaptive only, batching.mode is window"]),
+        ("batching: {mode: fixed, max_size: 4, window_ms: 7}",
+         ["9: batching.window_ms: has a meaning in mode window or adaptive only, batching.mode is fixed"]),
+        ("results: {endpoint: 'tcp://*:8787'}\nhttp: {}",
+         ["10: http.port: 8787 is the port of tcp://*:8787 too"]),
         ("stop: {drain_timeout_s: 2}",
          ["9: stop.drain_timeout_s: 2 s must be above engine.batch_watchdog_ms = 2000, "
           "or a drain cuts off a running batch"]),
@@ -185,7 +201,7 @@ def test_more_models_than_an_engine_can_be_given(tmp_path: Path) -> None:
     raw = yaml.safe_load(GOOD)
     raw["models"] = {f"m{n}": {"plan": "p"} for n in range(MODELS_MAX + 1)}
     (found,) = problems(tmp_path, yaml.safe_dump(raw))
-    assert f"at most {MODELS_MAX} items" in found
+    assert found.endswith(f"models: must have at most {MODELS_MAX} of them, has {MODELS_MAX + 1}")
 
 
 def test_no_file_no_permission_no_yaml(tmp_path: Path) -> None:

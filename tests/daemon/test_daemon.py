@@ -28,6 +28,7 @@ from orind.daemon.status import FAILED_REMEDY, with_latency
 from orind.daemon.status_page import render
 from orind.ipc import engine_messages
 from orind.ipc.control import ControlClient
+from orind.ipc.errors import IpcError
 from orind.ipc.stats_page import StatsReader
 from orind.kernels.memory.reservation import HostReservation
 from orind.kernels.model import Interface
@@ -470,6 +471,14 @@ def test_a_reload_that_needs_more_descriptors_than_there_are_is_refused(house: H
     house.daemon.descriptors._limit = 100
     with pytest.raises(OSError, match="needs at least"):
         house.daemon.afford(Candidate(made_config(house.folder), [], None))
+
+
+def test_a_reload_that_contradicts_what_only_a_restart_changes_is_refused(house: House) -> None:
+    house.serve()
+    count = house.daemon._started_with.slots.count
+    larger = made_config(house.folder, slots={"count": 4 * count}, batching={"max_size": 2 * count, "window_ms": 0})
+    with pytest.raises(IpcError, match=rf"until a restart: batching\.max_size: {2 * count} .*slots\.count is {count}"):
+        house.daemon.new_generation(Candidate(larger, [], None))
 
 
 def test_a_turn_reads_all_that_came_before_anything_is_dispatched(house: House) -> None:
