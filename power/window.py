@@ -1,6 +1,6 @@
 """A sliding mean over the time that a sensor averages. Pure.
 
-Used by observer.py for the model's side and by the plant for the sensor's side, so that both see the same lag.
+Used by observer.py for the model's side of what a sensor averages (plant/register.py is its own), and by thermal.py.
 Invariant: `mean` is the exact time-weighted mean over the last `window_ns`, also for uneven steps.
 """
 
@@ -42,5 +42,5 @@ class SlidingMean:
             return None
         # only the oldest part can stick out of the window
         surplus = max(self._held_ns - self._window_ns, 0)
-        total = sum(lasted * value for lasted, value in self._parts) - surplus * self._parts[0][1]
+        total = sum([lasted * value for lasted, value in self._parts]) - surplus * self._parts[0][1]
         return total / (self._held_ns - surplus)

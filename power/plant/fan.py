@@ -27,12 +27,15 @@ class Fan:
         """Another profile, from the next look on."""
         self._curve = curve
 
-    def step(self, dt_s: float, tj_c: float) -> None:
-        """Let dt_s pass."""
+    def due(self, dt_s: float) -> bool:
+        """Let dt_s pass; whether it is time to look."""
         self._wait_s -= dt_s
-        if self._wait_s <= 0.0:
-            self._wait_s = _POLLING_S
-            self.pwm = interpolate(self._curve, _GROUP_MAX_C - tj_c) if self.works else 0.0
+        return self._wait_s <= 0.0
+
+    def look(self, tj_c: float) -> None:
+        """Follow the temperature."""
+        self._wait_s = _POLLING_S
+        self.pwm = interpolate(self._curve, _GROUP_MAX_C - tj_c) if self.works else 0.0
 
 
 def interpolate(points: FanCurve, x: float) -> float:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import random
 
-from ..window import SlidingMean
 from .constants import PlantConstants
 from .fan import Fan
+from .register import RegisterWindow
 
 PARTS = ("gpu", "cpu", "soc", "system")
 _OFF_W = 0.1  # a module that has switched itself off: its supervisor [?]
@@ -31,12 +31,11 @@ class PlantModel:
         self.off = False
         self._random = random.Random(seed)
         window_ns = c.window_ms * 1_000_000
-        self._means = {part: SlidingMean(window_ns) for part in (*PARTS, "vddq")}
-        self._decays: dict[float, list[tuple[str, float, float]]] = {}
+        self._window = RegisterWindow(window_ns)
+        self._decays: dict[float, tuple[float, float, list[tuple[str, float, float, float, float]]]] = {}
         self.rails_w = self._power(0.0, c.cpu_top_mhz, 0.0, 45.0)
         self.board_w = self._total()
-        for part, mean in self._means.items():
-            mean.add(window_ns, self.rails_w[part])
+        self._window.add(window_ns, self.rails_w)
         self._register_w = dict(self.rails_w)
         self._register_age_s = self._random.uniform(0.0, c.window_ms / 1000)
         # begin where idle has settled
@@ -44,6 +43,7 @@ class PlantModel:
         self._sink_c = self._sink_r() * self.board_w
         self._fast = {name: zone.fast_r * self.board_w for name, zone in c.zones.items()}
         self._slow = {name: zone.slow_r * self.board_w for name, zone in c.zones.items()}
+        self._hottest_c = max(fast + self._slow[name] for name, fast in self._fast.items())  # above the heat sink
 
     @property
     def fan_works(self) -> bool:
@@ -62,31 +62,33 @@ class PlantModel:
     def temperature_c(self, zone: str) -> float:
         """The true temperature of a zone, or of "tj", the hottest."""
         if zone == "tj":
-            slow = self._slow
-            return self.ambient_c + self._sink_c + max([fast + slow[name] for name, fast in self._fast.items()])
+            return self.ambient_c + self._sink_c + self._hottest_c
         return self.ambient_c + self._sink_c + self._fast[zone] + self._slow[zone]
 
     def step(self, dt_s: float, gpu_mhz: float, busy: float, cpu_mhz: float | None = None) -> float:
         """Advance by dt_s with the GPU at gpu_mhz for a share `busy` of it; returns the true mean board power in W."""
         c = self.constants
-        self.rails_w = self._power(gpu_mhz, cpu_mhz or c.cpu_top_mhz, busy, self.temperature_c("gpu"))
-        # white noise: its mean over dt shrinks with the root of dt
-        scale = math.sqrt(0.01 / dt_s) if dt_s > 0 else 0.0
+        rails = self._power(gpu_mhz, cpu_mhz or c.cpu_top_mhz, busy, self.temperature_c("gpu"))
+        self.rails_w = rails
+        scale, sink_keeps, zones = self._shares_of(dt_s)
+        gauss = self._random.gauss
         for part, sigma in zip(PARTS, c.rail_noise, strict=True):
-            self.rails_w[part] *= 1.0 + sigma * scale * self._random.gauss(0.0, 1.0)
-        board = self.board_w = self._total()
-        lasted_ns = round(dt_s * 1e9)
-        for part, mean in self._means.items():
-            mean.add(lasted_ns, self.rails_w[part])
+            rails[part] *= 1.0 + sigma * scale * gauss(0.0, 1.0)
+        board = self.board_w = rails["gpu"] + rails["cpu"] + rails["soc"] + rails["system"]
+        self._window.add(round(dt_s * 1e9), rails)
         self._step_registers(dt_s)
-        self.fan.step(dt_s, self.temperature_c("tj"))
+        if self.fan.due(dt_s):
+            self.fan.look(self.temperature_c("tj"))
         sink = self._sink_r() * board
-        self._sink_c = sink + (self._sink_c - sink) * math.exp(-dt_s / c.sink_tau)
-        for name, fast_keeps, slow_keeps in self._decays_of(dt_s):
-            zone = c.zones[name]
-            fast, slow = zone.fast_r * board, zone.slow_r * board
-            self._fast[name] = fast + (self._fast[name] - fast) * fast_keeps
-            self._slow[name] = slow + (self._slow[name] - slow) * slow_keeps
+        self._sink_c = sink + (self._sink_c - sink) * sink_keeps
+        kept_fast, kept_slow, hottest = self._fast, self._slow, -1e9
+        for name, fast_r, fast_keeps, slow_r, slow_keeps in zones:
+            to_fast, to_slow = fast_r * board, slow_r * board
+            kept_fast[name] = fast = to_fast + (kept_fast[name] - to_fast) * fast_keeps
+            kept_slow[name] = slow = to_slow + (kept_slow[name] - to_slow) * slow_keeps
+            if fast + slow > hottest:
+                hottest = fast + slow
+        self._hottest_c = hottest
         return board
 
     def read_rail(self, label: str) -> tuple[int, int]:
@@ -128,17 +130,21 @@ class PlantModel:
         window_s = self.constants.window_ms / 1000
         if self._register_age_s >= window_s or not self.constants.register_held:
             self._register_age_s %= window_s
-            self._register_w = {part: mean.mean() or 0.0 for part, mean in self._means.items()}
+            self._register_w = self._window.means()
 
-    def _decays_of(self, dt_s: float) -> list[tuple[str, float, float]]:
-        """What is left of each zone's two nodes after dt_s; remembered, as steps are of few lengths."""
+    def _shares_of(self, dt_s: float) -> tuple[float, float, list[tuple[str, float, float, float, float]]]:
+        """How much noise a step of dt_s has, and what is left after it of the heat sink's and each zone's two nodes'
+        distance from where they go; remembered, as steps are of few lengths."""
         found = self._decays.get(dt_s)
         if found is None:
             if len(self._decays) >= 64:
                 self._decays.clear()
-            found = [(name, math.exp(-dt_s / zone.fast_tau), math.exp(-dt_s / zone.slow_tau))
-                     for name, zone in self.constants.zones.items()]
-            self._decays[dt_s] = found
+            c = self.constants
+            # white noise: its mean over dt shrinks with the root of dt
+            scale = math.sqrt(0.01 / dt_s) if dt_s > 0 else 0.0
+            zones = [(name, zone.fast_r, math.exp(-dt_s / zone.fast_tau), zone.slow_r, math.exp(-dt_s / zone.slow_tau))
+                     for name, zone in c.zones.items()]
+            found = self._decays[dt_s] = (scale, math.exp(-dt_s / c.sink_tau), zones)
         return found
 
     def _sink_r(self) -> float:

@@ -9,15 +9,19 @@ from collections.abc import Callable
 
 import pytest
 from closed_loop import facts_of
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orind.power.errors import PowerError, SettingsError
 from orind.power.plant.constants import PlantConstants
 from orind.power.plant.fault_file import FaultState, fault_schedule
 from orind.power.plant.model import PlantModel
 from orind.power.plant.modules import AGX_ORIN, MODULES
+from orind.power.plant.register import RegisterWindow
 from orind.power.plant.simulated import SimulatedBoard, simulated_board
 from orind.power.policy import Policy
 from orind.power.simulation import ClosedLoop, IndifferentWork, Second, seconds
+from orind.power.window import SlidingMean
 
 START_NS = 1_000_000_000
 
@@ -122,6 +126,17 @@ def test_a_plain_object_holds_from_the_start() -> None:
 
 
 # -- the plant's physics are what they were
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.floats(0, 50), st.floats(0, 50)), min_size=1, max_size=40))
+def test_a_register_is_a_sliding_mean_for_each_part(steps: list[tuple[int, float, float]]) -> None:
+    means = {"gpu": SlidingMean(430), "cpu": SlidingMean(430)}
+    window = RegisterWindow(430)
+    for lasted, gpu, cpu in [(430, 1.0, 2.0), *steps]:
+        window.add(lasted, {"gpu": gpu, "cpu": cpu})
+        means["gpu"].add(lasted, gpu)
+        means["cpu"].add(lasted, cpu)
+        assert window.means() == {part: mean.mean() for part, mean in means.items()}
 
 
 @pytest.mark.parametrize(("name", "expected"), [
