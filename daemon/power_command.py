@@ -1,5 +1,6 @@
 """`orind power`: `restore` puts the board's clocks back as they were before the daemon (ExecStopPost=, also after a
-crash); `modes` shows what each mode of nvpmodel caps and which switch needs a reboot; `mode NAME` enters one."""
+crash); `modes` shows what each mode of nvpmodel caps, and which switch needs a reboot. `mode`, `fan`: mode_command.py.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from pathlib import Path
 from ..ipc.exit_codes import Exit
 from ..power.actuators import restore_saved
 from ..power.errors import ConfError, PowerError, SysfsError
-from ..power.mode_switch import enter
-from ..power.nvpmodel import CONF, Conf, ConfMode, Masks, read_board, read_conf, switch_to
+from ..power.nvpmodel import CONF, Conf, ConfMode, Masks, read_board, switch_to
 from ..power.sysfs import Sysfs
+from . import mode_command
 from .control_options import add_run_dir
+from .mode_command import STATE
 
 PROBLEMS_MAX = 20
-STATE = "power-state.json"  # in run_dir while a daemon holds the GPU's cap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,23 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         epilog="exit code 66: no nvpmodel.conf, or it cannot be read; 78: it is wrong",
     )
     modes.add_argument("--json", action="store_true", help="as one JSON object")
-    mode = actions.add_parser(
-        "mode",
-        help="enter a mode of nvpmodel that needs no reboot, and look whether it is there (as root)",
-        epilog="exit code 1: not entered; 2: no such mode; 66: no nvpmodel.conf, or it cannot be read; 78: it is wrong",
-    )
-    mode.add_argument("name", metavar="NAME", help="as `orind power modes` shows it")
-    add_run_dir(mode)
-    for parser in (modes, mode):
-        parser.add_argument("--root", type=Path, default=Path("/"), metavar="DIR",
-                            help="of a simulated board (default /)")
+    modes.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="of a simulated board (default /)")
+    mode_command.add_actions(actions)
 
 
 def run(options: argparse.Namespace) -> int:
     if options.action == "restore":
         return _restore(options)
+    if options.action in ("mode", "fan"):
+        return mode_command.run(options)
     try:
-        return _modes(options) if options.action == "modes" else _mode(options)
+        return _modes(options)
     except ConfError as error:
         for line in error.lines()[:PROBLEMS_MAX]:
             print(f"orind power: {line}", file=sys.stderr)
@@ -67,23 +62,6 @@ def _restore(options: argparse.Namespace) -> int:
         print(f"orind power: {error}", file=sys.stderr)
         return Exit.FAILED
     print("\n".join(done) if done else "nothing to restore")
-    return Exit.DONE
-
-
-def _mode(options: argparse.Namespace) -> int:
-    sysfs = Sysfs(options.root)
-    conf = read_conf(sysfs)
-    mode = conf.mode(options.name)
-    if mode is None:
-        known = ", ".join(each.name for each in conf.modes)
-        print(f"orind power: no mode {options.name!r} (known: {known})", file=sys.stderr)
-        return Exit.USAGE
-    try:
-        enter(sysfs, conf, mode, governed=(Path(options.run_dir) / STATE).exists())
-    except PowerError as error:
-        print(f"orind power: {error}", file=sys.stderr)
-        return Exit.FAILED
-    print(f"{mode.name} is active")
     return Exit.DONE
 
 
@@ -111,6 +89,8 @@ def _lines(root: Path, conf: Conf, active: int | None, live: Masks) -> list[str]
     else:
         mode = conf.mode(active)
         now = f"active: {active} {mode.name if mode else '(not in this file)'}"
+        if mode and switch_to(mode, active, live).kind == "reboot":
+            now += ", which waits for a boot"
     return [
         f"{root / CONF}: {now}; default: {conf.default}",
         f"{'id':>4} {'mode':16} {'CPUs':>4} {'CPU MHz':>8} {'GPU MHz':>8} {'EMC MHz':>8} {'TPC':>5} {'FBP':>5}  switch",

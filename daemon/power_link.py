@@ -151,6 +151,8 @@ class PowerLink:
         else:
             before, self.report = bool(self.report.get("faults")), bound_fields(message["report"])
             faults = self.report.get("faults")
+            for note in self.report.get("notes", ()):
+                log.warning("power: %s", note)
             if faults and not before:
                 log.error("power: %s", "; ".join(faults))
             elif before and not faults:

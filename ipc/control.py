@@ -1,4 +1,5 @@
-"""The control socket: `orind status`, `reload`, `rollback`, `drain` talk to main here, one JSON object each way.
+"""The control socket: `orind status`, `reload`, `rollback`, `drain` talk to main here, one JSON object each way. The
+power helper's socket is another one of the kind.
 
 A SEQPACKET socket file, mode 0660, served inside main's poller. Invariant: no client, however slow, silent or hostile,
 makes main wait: every descriptor is non-blocking, clients and lengths are bounded, and what cannot be sent is dropped
@@ -14,13 +15,13 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from .endpoint import IPC_PATH_BYTES_MAX, IPC_UMASK
 from .errors import ControlError
+from .socket_files import PATH_BYTES_MAX, UMASK
 
 OPS = ("status", "reload", "rollback", "drain")
 REQUEST_BYTES_MAX = 4096
@@ -39,12 +40,29 @@ class Request(NamedTuple):
     uid: int
 
 
+class Asked(NamedTuple):
+    """One JSON object of a client, and who it is, from the kernel."""
+
+    fields: dict[str, Any]
+    pid: int
+    uid: int
+
+
 class ControlServer:
     """Main's end. `fileno()` and every one of `clients` go into the poller: accept() and receive() what is ready."""
 
-    def __init__(self, path: Path | str, *, clients_max: int = CLIENTS_MAX, fd: int | None = None) -> None:
-        """Binds path (0660; the instance lock is held, so a file left there is nobody's). fd: from systemd instead."""
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        clients_max: int = CLIENTS_MAX,
+        fd: int | None = None,
+        admit: Callable[[socket.socket], bool] = lambda _: True,
+    ) -> None:
+        """Binds path (0660; the instance lock is held, so a file left there is nobody's). fd: from systemd instead.
+        admit: whether a client may ask at all; one who may not is told so and closed."""
         self.path = Path(path)
+        self._admit = admit
         self.clients_max = clients_max
         self._owns_path = fd is None
         self._clients: dict[int, tuple[socket.socket, int, int]] = {}
@@ -52,10 +70,10 @@ class ControlServer:
             self._listener = socket.socket(fileno=os.dup(fd))
             self._listener.setblocking(False)
             return
-        if len(os.fsencode(self.path)) > IPC_PATH_BYTES_MAX:
-            raise ControlError(f"control socket {self.path}: a path has at most {IPC_PATH_BYTES_MAX} bytes")
+        if len(os.fsencode(self.path)) > PATH_BYTES_MAX:
+            raise ControlError(f"control socket {self.path}: a path has at most {PATH_BYTES_MAX} bytes")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        before = os.umask(IPC_UMASK)
+        before = os.umask(UMASK)
         try:
             if self.path.is_socket():  # left by a crash; anything else there is not ours to remove
                 self.path.unlink()
@@ -89,6 +107,10 @@ class ControlServer:
                 _send(sock, {"ok": False, "error": f"busy: {self.clients_max} clients are connected, try again"})
                 sock.close()
                 continue
+            if not self._admit(sock):
+                _send(sock, {"ok": False, "error": "not permitted"})
+                sock.close()
+                continue
             raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             pid, uid, _ = struct.unpack("iII", raw)
             self._clients[sock.fileno()] = (sock, pid, uid)
@@ -96,6 +118,18 @@ class ControlServer:
         return fresh
 
     def receive(self, client: int) -> Request | None:
+        """As take(), for one of OPS."""
+        asked = self.take(client)
+        if asked is None:
+            return None
+        op, wait = asked.fields.get("op"), asked.fields.get("wait", False)
+        if type(op) is not str or op not in OPS or type(wait) is not bool:
+            text = f"unknown request: send op (one of {', '.join(OPS)}) and wait (true or false)"
+            self.reply(client, {"ok": False, "error": text})
+            return None
+        return Request(client, op, wait, asked.pid, asked.uid)
+
+    def take(self, client: int) -> Asked | None:
         """A client's descriptor is ready. None: it said nothing useful (answered with the reason) or left; `clients`
         then tells whether it is still there, so that the poller can forget it.
         """
@@ -113,14 +147,10 @@ class ControlServer:
             self.drop(client)
             return None
         try:
-            fields = _parse(data, REQUEST_BYTES_MAX)
-            op, wait = fields.get("op"), fields.get("wait", False)
-            if type(op) is not str or op not in OPS or type(wait) is not bool:
-                raise ControlError(f"unknown request: send op (one of {', '.join(OPS)}) and wait (true or false)")
+            return Asked(_parse(data, REQUEST_BYTES_MAX), pid, uid)
         except ControlError as error:
             self.reply(client, {"ok": False, "error": str(error)})
             return None
-        return Request(client, op, wait, pid, uid)
 
     def reply(self, client: int, fields: Mapping[str, Any]) -> bool:
         """False: the client left or does not read; it is dropped. A reply too large becomes an error reply."""
@@ -150,8 +180,10 @@ class ControlServer:
 class ControlClient:
     """The command line's end. Use as a context manager."""
 
-    def __init__(self, path: Path | str, timeout_s: float = 5.0) -> None:
-        """Raises ControlError when nobody serves there or the caller has no permission."""
+    def __init__(
+        self, path: Path | str, timeout_s: float = 5.0, hint: str = "is orind serving? (systemctl status orind)"
+    ) -> None:
+        """Raises ControlError when nobody serves there (with the hint) or the caller has no permission."""
         self.path = Path(path)
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sock.settimeout(timeout_s)
@@ -161,8 +193,6 @@ class ControlClient:
             self._sock.close()
             if isinstance(error, PermissionError):
                 hint = "are you in the group orind?"
-            else:
-                hint = "is orind serving? (systemctl status orind)"
             raise ControlError(f"{self.path}: {error.strerror or error}: {hint}") from None
 
     def request(self, fields: Mapping[str, Any], timeout_s: float = 5.0) -> dict[str, Any]:

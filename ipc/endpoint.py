@@ -16,10 +16,9 @@ from typing import Any
 import zmq
 
 from .errors import EndpointError
+from .socket_files import PATH_BYTES_MAX, UMASK
 
 HWM_LEAST = 2
-IPC_PATH_BYTES_MAX = 107  # sun_path
-IPC_UMASK = 0o117  # 0777 & ~0117 = 0660: owner and group may connect, which needs write permission
 HEARTBEAT_MS = 5_000
 RESULT_BYTES_MAX = 1 << 28  # per part that a client accepts
 
@@ -58,8 +57,8 @@ def check_endpoint(endpoint: str) -> None:
 
 
 def _check_ipc(endpoint: str, path: str) -> None:
-    if len(os.fsencode(path)) > IPC_PATH_BYTES_MAX:
-        raise EndpointError(f"endpoint {endpoint!r}: an ipc path has at most {IPC_PATH_BYTES_MAX} bytes")
+    if len(os.fsencode(path)) > PATH_BYTES_MAX:
+        raise EndpointError(f"endpoint {endpoint!r}: an ipc path has at most {PATH_BYTES_MAX} bytes")
     if path == "*":
         raise EndpointError(f"endpoint {endpoint!r}: name the path, nobody would know the one that ZeroMQ makes up")
 
@@ -123,7 +122,7 @@ def attach(sock: Socket, endpoint: str, *, bind: bool, fd: int | None = None) ->
         if fd is None:
             check_place(endpoint)
         if endpoint.startswith("ipc://"):
-            before = os.umask(IPC_UMASK)
+            before = os.umask(UMASK)
             try:
                 sock.bind(endpoint)
             finally:

@@ -9,25 +9,16 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from pathlib import Path
 
 from .board import BoardFacts
+from .envelope import Envelope, holding_mode
 from .errors import PowerError, SysfsError
 from .sysfs import DEVFREQ, Sysfs
 
 log = logging.getLogger(__name__)
-
-_MODE_FILE = "var/lib/nvpmodel/status"
-
-
-def read_mode_id(sysfs: Sysfs) -> int | None:
-    """The id of the active nvpmodel mode from its status file ("pmode:0002 fmode:quiet"), None where there is none."""
-    try:
-        words = sysfs.read_text(_MODE_FILE).split()
-    except SysfsError:
-        return None
-    digits = next((word[6:] for word in words if word.startswith("pmode:")), "")
-    return int(digits) if digits.isdigit() else None
+_FIGHT_NS = 60_000_000_000  # somebody who sets the cap again and again is mentioned once in so long
 
 
 class Caps:
@@ -42,14 +33,23 @@ class Caps:
             raise PowerError(f"no GPU clock under {self._sysfs.root}: no device of /{DEVFREQ} has the node "
                              f"name {' or '.join(facts.gpu_nodes)}; is the GPU driver loaded?")
         self._max_path = f"{found}/max_freq"
-        self.gpu_table_hz = tuple(sorted(set(self._sysfs.read_ints(f"{found}/available_frequencies"))))
+        self._table_path = f"{found}/available_frequencies"
+        self.gpu_table_hz = self._read_table()
         # A state file left by a crash holds the board's own values; what is in max_freq then is ours.
         restore_saved(state_path)
         self._saved = False
+        self.envelope = Envelope(self._sysfs, facts, self.gpu_cap_hz())
+        self._ours_hz: int | None = None  # what max_freq said after we last set it, and in which mode
+        self._ours_mode: int | None = None
+        self._fought_ns: int | None = None
 
     def gpu_clocks_hz(self) -> tuple[int, ...]:
         """The steps that the active mode allows, ascending; at least the lowest."""
-        ceiling = self._mode_ceiling_hz()
+        table, ceiling = self._read_table(), self.envelope.look()
+        if table != self.gpu_table_hz:
+            self.envelope.say(f"the board's table of GPU clocks has changed: it ends at {table[-1] / 1e6:g} MHz, no "
+                              f"longer at {self.gpu_table_hz[-1] / 1e6:g}")
+            self.gpu_table_hz = table
         if ceiling is None:
             return self.gpu_table_hz
         return tuple(hz for hz in self.gpu_table_hz if hz <= ceiling) or self.gpu_table_hz[:1]
@@ -66,10 +66,14 @@ class Caps:
         step = max((f for f in allowed if f <= hz), default=allowed[0])
         if not self._saved:
             self._save()
-        if self.gpu_cap_hz() != step:
+        found = self.gpu_cap_hz()
+        if self._ours_hz is not None and found > self._ours_hz and self.envelope.mode_id == self._ours_mode:
+            self._mind(found)
+        if found != step:
             log.debug("GPU cap %d Hz: %s", step, reason)
             self._sysfs.write_int(self._max_path, step)
-        return self.gpu_cap_hz()
+        self._ours_hz, self._ours_mode = self.gpu_cap_hz(), self.envelope.mode_id
+        return self._ours_hz
 
     def restore(self) -> tuple[str, ...]:
         """Put back what was found; see restore_saved. Harmless when nothing was changed."""
@@ -77,18 +81,30 @@ class Caps:
         self._saved = False
         return lines
 
-    def _mode_ceiling_hz(self) -> int | None:
-        mode_id = read_mode_id(self._sysfs)
-        mode = None if mode_id is None else self._facts.mode(mode_id)
-        return None if mode is None else mode.gpu_max_hz
+    def mode(self) -> tuple[str | None, str | None]:
+        """Names: nvpmodel's mode that holds, and the one that waits for a boot."""
+        return self.envelope.name(self.envelope.mode_id), self.envelope.name(self.envelope.waiting_id)
+
+    def notes(self) -> tuple[str, ...]:
+        """What others changed since the last call."""
+        return self.envelope.notes()
+
+    def _read_table(self) -> tuple[int, ...]:
+        return tuple(sorted(set(self._sysfs.read_ints(self._table_path))))
+
+    def _mind(self, found_hz: int) -> None:
+        """Somebody raised the cap. Lowering it is what the kernel does against heat."""
+        now_ns = time.monotonic_ns()
+        if self._fought_ns is None or now_ns - self._fought_ns >= _FIGHT_NS:
+            self.envelope.say(f"somebody else raised the GPU's cap to {found_hz / 1e6:g} MHz; it is set again")
+        self._fought_ns = now_ns
 
     def _save(self) -> None:
-        mode_id = read_mode_id(self._sysfs)
-        mode_caps = {mode.id: mode.gpu_max_hz or self.gpu_table_hz[-1] for mode in self._facts.modes}
+        mode_caps = {key: cap or self.gpu_table_hz[-1] for key, cap in self.envelope.caps_hz().items()}
         state = {
             "version": 1,
             "root": str(self._sysfs.root.resolve()),
-            "mode": mode_id,
+            "mode": self.envelope.mode_id,
             "values": {self._max_path: self._sysfs.read_int(self._max_path)},
             # what nvpmodel would have written, should the mode be another one when we restore
             "mode_values": {str(key): {self._max_path: cap} for key, cap in mode_caps.items()},
@@ -116,7 +132,7 @@ def restore_saved(state_path: Path) -> tuple[str, ...]:
         if not sysfs.root.is_dir():  # a plant that is gone took its clocks with it; "/" is never gone
             state_path.unlink()
             return ()
-        mode_now = read_mode_id(sysfs)
+        mode_now = holding_mode(sysfs)
         if mode_now is not None and mode_now != state["mode"]:
             values.update(state["mode_values"].get(str(mode_now), {}))
     except FileNotFoundError:

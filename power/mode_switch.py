@@ -1,33 +1,21 @@
-"""Enters a mode of nvpmodel: runs the program with nothing on its standard input, then looks whether it is there.
+"""Enters a mode of nvpmodel: runs the program with nothing on its standard input, then looks whether it is there. Or
+stages one that needs a reboot: it is then entered by nvpmodel.service at the next boot.
 
-Used by `orind power mode`. Invariants: a switch that needs a reboot, or might, is refused before the program is run;
-its question about the reboot cannot block (end of file, and a time-out); success is what the files of the board say,
-never the exit code, for in a container nvpmodel ends with 0 and writes its status file only.
+Used by privileged.py. Invariants: a switch that needs a reboot, or might, is refused before the program is run; its
+question about the reboot cannot block (end of file, and a time-out); success is what the files of the board say, never
+the exit code, for in a container nvpmodel ends with 0 and writes its status file only. Nothing here reboots.
 """
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
-from dataclasses import dataclass
-from pathlib import Path
+import re
 
-from .actuators import read_mode_id
-from .errors import PowerError
-from .nvpmodel import Conf, ConfMode, switch_to
+from .errors import PowerError, SysfsError
+from .nvpmodel import STATUS, Conf, ConfMode, read_mode_id, switch_to
+from .programs import run
 from .sysfs import Sysfs
 
-PROGRAM = "usr/sbin/nvpmodel"
 TIMEOUT_S = 30.0
-_WORDS_MAX = 600  # of what the program said last
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """How the program ended: its exit code (None: out of time, killed) and its last words."""
-
-    code: int | None
-    words: str
 
 
 def enter(sysfs: Sysfs, conf: Conf, mode: ConfMode, governed: bool, timeout_s: float = TIMEOUT_S) -> None:
@@ -38,28 +26,32 @@ def enter(sysfs: Sysfs, conf: Conf, mode: ConfMode, governed: bool, timeout_s: f
     if switch.kind in ("reboot", "unknown"):
         needs = "needs" if switch.kind == "reboot" else "may need"
         raise PowerError(f"{mode.name} {needs} a reboot ({switch.reason}); nothing was changed")
-    ran = run_nvpmodel(sysfs.root / PROGRAM, mode.id, timeout_s)
+    ran = run(sysfs, "nvpmodel", ["-m", str(mode.id)], timeout_s)
     wrong = differences(sysfs, conf, mode, governed)
     if wrong or ran.code is None:
-        end = f"was killed after {timeout_s:g} s" if ran.code is None else f"ended with {ran.code}"
         raise PowerError(f"{mode.name} was not entered: {'; '.join(wrong) or 'although all files say so'}; "
-                         f"nvpmodel {end}{f' and said: {ran.words}' if ran.words else ''}")
+                         f"nvpmodel {ran.end(timeout_s)}")
 
 
-def run_nvpmodel(program: Path, mode_id: int, timeout_s: float) -> Ran:
-    """Its output goes to a file, so that nothing it leaves behind can hold us. Raises PowerError: cannot be run."""
-    with tempfile.TemporaryFile() as output:
-        code: int | None
-        try:
-            code = subprocess.run([str(program), "-m", str(mode_id)], stdin=subprocess.DEVNULL, stdout=output,
-                                  stderr=subprocess.STDOUT, timeout=timeout_s, check=False).returncode
-        except subprocess.TimeoutExpired:
-            code = None
-        except OSError as error:
-            raise PowerError(f"{program} cannot be run: {error.strerror}; nothing was changed") from error
-        output.seek(max(0, output.seek(0, 2) - _WORDS_MAX))
-        text = output.read(_WORDS_MAX).decode("utf-8", "replace")
-    return Ran(code, " | ".join("".join(c for c in line if c.isprintable()) for line in text.splitlines() if line))
+def stage(sysfs: Sysfs, conf: Conf, mode: ConfMode) -> None:
+    """Have the next boot enter `mode`, which cannot be entered now. Raises PowerError where that makes no sense.
+
+    A declined question leaves nothing behind, and an answered one reboots, so that the program cannot be asked for
+    this. What it reads at boot is its status file: where its reboot was ignored, in a container, it had written that
+    file and nothing else."""
+    switch = switch_to(mode, read_mode_id(sysfs), conf.read_masks(sysfs))
+    if switch.kind == "unknown":
+        raise PowerError(f"whether {mode.name} needs a reboot is not known ({switch.reason}); nothing was changed")
+    if switch.kind != "reboot":
+        raise PowerError(f"{mode.name} needs no reboot; enter it now: orind power mode {mode.name}")
+    try:
+        before = sysfs.read_text(STATUS)
+    except SysfsError:
+        before = ""  # nvpmodel has not run yet
+    fan = re.search(r"fmode:\S+", before)
+    sysfs.replace_text(STATUS, f"pmode:{mode.id:04d}{f' {fan[0]}' if fan else ''}\n")
+    if read_mode_id(sysfs) != mode.id:
+        raise PowerError(f"{mode.name} is not staged: /{STATUS} does not hold what was written to it")
 
 
 def differences(sysfs: Sysfs, conf: Conf, mode: ConfMode, governed: bool) -> list[str]:

@@ -1,9 +1,9 @@
 """Reads nvpmodel.conf: the modes of a board, what each caps, and which switch to one needs a reboot.
 
-Used by `orind power` and mode_switch.py. Grammar: the header of NVIDIA's own files; its oddities: `<PARAM` without a
-blank, gaps between ids, `*_KNEXT` arguments (the same file's path under a newer kernel), a FAN_CONFIG section, EMC as
-FILE or CLOCK with 0 as well as -1 for "no cap". Invariants: a file is taken whole or refused with every mistake and its
-line; modes are caps, never watts, and their ids say nothing about their order.
+Used by `orind power`, mode_switch.py and envelope.py. Grammar: the header of NVIDIA's own files; its oddities:
+`<PARAM` without a blank, gaps between ids, `*_KNEXT` arguments (the same file's path under a newer kernel), a
+FAN_CONFIG section, EMC as FILE or CLOCK with 0 as well as -1 for "no cap". Invariants: a file is taken whole or refused
+with every mistake and its line; modes are caps, never watts, and their ids say nothing about their order.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .actuators import read_mode_id
 from .errors import ConfError, SysfsError
 from .sysfs import Sysfs
 
-CONF = "etc/nvpmodel.conf"
+CONF, STATUS = "etc/nvpmodel.conf", "var/lib/nvpmodel/status"
 BYTES_MAX = 65_535  # one less than Sysfs reads; NVIDIA's files have about 12,000
 ID_MAX = 9_999  # the status file has four digits
 _NAME = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
@@ -84,6 +83,15 @@ class Conf:
                 except SysfsError:
                     continue  # the other kernel's path
         return ()
+
+
+def read_mode_id(sysfs: Sysfs) -> int | None:
+    """The id in the status file ("pmode:0002 fmode:quiet"), None where there is none."""
+    try:
+        found = re.search(r"(?:^|\s)pmode:([0-9]{1,4})(?:\s|$)", sysfs.read_text(STATUS))
+    except SysfsError:
+        return None
+    return int(found[1]) if found else None
 
 
 def switch_to(mode: ConfMode, active: int | None, live: Masks) -> Switch:

@@ -35,12 +35,15 @@ class ClockCaps(Protocol):
     def gpu_cap_hz(self) -> int: ...
     def set_gpu_max(self, hz: int, reason: str) -> int: ...
     def restore(self) -> tuple[str, ...]: ...
+    def mode(self) -> tuple[str | None, str | None]: ...
+    def notes(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """What one tick saw and did, for status and metrics. `gpu_cap_hz`: the cap as the board says it, after setting;
-    `oc_hz`: over-current events a second."""
+    `oc_hz`: over-current events a second; `mode`: nvpmodel's that holds, and the one that waits for a boot; `notes`:
+    what others changed since the last tick, each said once."""
 
     now_ns: int
     readings: Readings
@@ -49,6 +52,8 @@ class Report:
     busy: float | None
     faults: tuple[str, ...]
     oc_hz: float | None = None
+    mode: tuple[str | None, str | None] = (None, None)
+    notes: tuple[str, ...] = ()
 
     def to_dict(self, policy: Policy) -> dict[str, object]:
         """The `power` section of `orind status --json`: W, C, Hz."""
@@ -69,6 +74,9 @@ class Report:
             "model": {"bias_w": round(self.decision.bias_mw / 1000, 3), "gain": round(self.decision.gain, 4)},
             "rails_w": {label: mw / 1000 for label, mw in seen.rails_mw.items()},
             "zones_c": {name: mc / 1000 for name, mc in seen.zones_mc.items()},
+            "mode": self.mode[0],
+            "waiting_mode": self.mode[1],
+            "notes": list(self.notes),
             "faults": list(self.faults),
         }
 
@@ -134,7 +142,8 @@ class Steward:
         oc_hz = self._over_current.take(readings.oc_count, now_ns)
         if oc_hz is not None and oc_hz >= ALARM_HZ:
             faults.append(f"the hardware throttles: {oc_hz:.0f} over-current events a second, which no clock shows")
-        return Report(now_ns, readings, decision, self._cap_hz, busy, tuple(faults), oc_hz)
+        return Report(now_ns, readings, decision, self._cap_hz, busy, tuple(faults), oc_hz, self._caps.mode(),
+                      self._caps.notes())
 
     def close(self) -> tuple[str, ...]:
         """Put the clocks back; returns a line for each. Raises PowerError where that failed."""

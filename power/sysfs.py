@@ -1,9 +1,9 @@
-"""The one door to the board's files: /sys, the device tree and the release file, under a root.
+"""The one door to the board's files: /sys, the device tree, what nvpmodel and nvfancontrol keep, under a root.
 
-Called by sensors.py and actuators.py; nothing else in orind opens these paths. The root is "/" on a board and a
-directory on the plant; no caller can tell which. Things are found by name (zone `type`, hwmon `name`, devfreq
-`of_node/name`), never by number. Invariant: a read gives text or raises SysfsError; it never invents a value, and a
-write goes only to a file that exists.
+Called by sensors.py, actuators.py and those who switch modes; nothing else in orind opens these paths. The root is "/"
+on a board and a directory on the plant; no caller can tell which. Things are found by name (zone `type`, hwmon `name`,
+devfreq `of_node/name`), never by number. Invariant: a read gives text or raises SysfsError; it never invents a value,
+and a write to /sys goes only to a file that exists.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from .errors import SysfsError
@@ -19,6 +20,11 @@ THERMAL = "sys/class/thermal"
 CPUFREQ = "sys/devices/system/cpu/cpufreq"
 HWMON = "sys/class/hwmon"
 DEVFREQ = "sys/class/devfreq"
+ONLINE = "sys/devices/system/cpu/online"
+# debugfs, for root only: the memory's clock in Hz, and its activity in kHz x percent (on JetPack 6 and 7; on 5)
+EMC_RATE = "sys/kernel/debug/bpmp/debug/clk/emc/rate"
+EMC_ACTIVITY = ("sys/kernel/debug/cactmon/mc_all", "sys/kernel/actmon_avg_activity/mc_all")
+_CPUS_MAX = 1024
 _MAX_BYTES = 65536
 
 
@@ -80,6 +86,50 @@ class Sysfs:
                 os.close(fd)
         except OSError as error:
             raise SysfsError(path, f"cannot be written: {_name_of(error)}") from error
+
+    def replace_text(self, path: str, text: str) -> None:
+        """Have a file of the board's disk (none of /sys) hold `text`: as a whole or, after a power cut, not at all. A
+        link stays one; it is made where it is missing."""
+        target = Path(os.path.realpath(self.root / path))
+        fresh = target.with_name(f".{target.name}.orind")
+        try:
+            with open(fresh, "w", encoding="utf-8") as file:
+                os.fchmod(file.fileno(), target.stat().st_mode & 0o777 if target.exists() else 0o644)
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(target)
+        except OSError as error:
+            with suppress(OSError):
+                fresh.unlink()
+            raise SysfsError(path, f"cannot be written: {_name_of(error)}") from error
+
+    def remove(self, path: str) -> None:
+        """Remove a file; one that is not there already is."""
+        try:
+            (self.root / path).unlink(missing_ok=True)
+        except OSError as error:
+            raise SysfsError(path, f"cannot be removed: {_name_of(error)}") from error
+
+    def read_online(self) -> tuple[int, ...]:
+        """Numbers of the CPUs that are online ("0-3,6")."""
+        text = self.read_text(ONLINE)
+        cpus: list[int] = []
+        for part in text.split(","):
+            first, mark, last = part.partition("-")
+            if not first.isdecimal() or (mark and not last.isdecimal()) or int(last or first) >= _CPUS_MAX:
+                raise SysfsError(ONLINE, f"holds {text[:40]!r}, not a list of CPUs")
+            cpus.extend(range(int(first), int(last or first) + 1))
+        return tuple(cpus)
+
+    def read_emc(self) -> tuple[int, int | None]:
+        """The memory's clock in Hz, and how busy it is in percent (None where the board does not tell). For root."""
+        rate = self.read_int(EMC_RATE)
+        for path in EMC_ACTIVITY:
+            for text in self._try_text(path):
+                if text.isdecimal() and rate >= 1000:
+                    return rate, int(text) // (rate // 1000)
+        return rate, None
 
     def names(self, path: str) -> list[str]:
         """Sorted names in a directory; an absent directory has none."""

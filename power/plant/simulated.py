@@ -115,6 +115,14 @@ class SimulatedBoard:
         cap_hz = gpu_max_hz or self._table_hz[-1]
         self.cap_hz = max((f for f in self._table_hz if f <= cap_hz), default=self._table_hz[0])
 
+    def mode(self) -> tuple[str | None, str | None]:
+        """As actuators.Caps: there is no nvpmodel here."""
+        return None, None
+
+    def notes(self) -> tuple[str, ...]:
+        """As actuators.Caps: nobody else is here."""
+        return ()
+
     # -- the rest of the steward's ends
     def read_busy(self) -> tuple[int, int]:
         """(now_ns, busy_ns) of the simulated engine; with `busy_late_ns`, as it was so long ago but stamped now."""

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from orind.power.actuators import Caps, read_mode_id, restore_saved
+from orind.power.actuators import Caps, restore_saved
 from orind.power.board import BoardFacts
 from orind.power.errors import PowerError, SysfsError
+from orind.power.nvpmodel import read_mode_id
 from orind.power.plant.board import PlantBoard
 from orind.power.sysfs import Sysfs
 
@@ -41,11 +42,64 @@ def test_caps_are_steps_of_the_table(plant: PlantBoard, agx: BoardFacts, state: 
 def test_the_mode_is_the_envelope(plant: PlantBoard, agx: BoardFacts, state: Path) -> None:
     caps = Caps(plant.root, agx, state)
     assert caps.gpu_clocks_hz()[-1] == TOP
-    _set_mode(plant, 2)
-    assert caps.gpu_clocks_hz()[-1] == 612 * MHZ
-    assert caps.set_gpu_max(TOP, "test") == 612 * MHZ
-    _set_mode(plant, 99)  # not in our facts: the board's table is the envelope
+    _set_mode(plant, 3)
+    assert caps.gpu_clocks_hz()[-1] == 816 * MHZ
+    assert caps.set_gpu_max(TOP, "test") == 816 * MHZ
+    _set_mode(plant, 99)  # in no file: the board's table is the envelope
     assert caps.gpu_clocks_hz()[-1] == TOP
+    assert caps.notes() == ("the power mode was changed from MAXN to MODE_50W; its caps hold from now on",
+                            "the power mode was changed from MODE_50W to mode 99; its caps hold from now on")
+    assert caps.notes() == () and caps.mode() == ("mode 99", None)
+
+
+def test_a_mode_is_what_the_board_s_own_file_says(plant: PlantBoard, agx: BoardFacts, state: Path) -> None:
+    caps = Caps(plant.root, agx, state)
+    conf = plant.root / "etc/nvpmodel.conf"
+    conf.write_text(conf.read_text().replace("ID=3 NAME=MODE_50W", "ID=7 NAME=OURS").replace("GPU MAX_FREQ 816000000",
+                                                                                              "GPU MAX_FREQ 510000000"))
+    _set_mode(plant, 7)
+    assert caps.gpu_clocks_hz()[-1] == 510 * MHZ and caps.mode() == ("OURS", None), "read again at a change"
+    conf.write_text("nothing")
+    _set_mode(plant, 3)
+    assert caps.gpu_clocks_hz()[-1] == 816 * MHZ and caps.mode() == ("MODE_50W", None), "our facts, where it has none"
+
+
+def test_a_mode_that_waits_for_a_boot_is_no_envelope(plant: PlantBoard, agx: BoardFacts, state: Path) -> None:
+    _set_mode(plant, 3)
+    (plant.root / plant.layout.max_freq).write_text(f"{816 * MHZ}\n")
+    caps = Caps(plant.root, agx, state)
+    assert caps.set_gpu_max(612 * MHZ, "test") == 612 * MHZ
+    _set_mode(plant, 2)
+    assert caps.gpu_clocks_hz()[-1] == 816 * MHZ, "the one before it holds"
+    assert caps.mode() == ("MODE_50W", "MODE_30W")
+    assert caps.notes() == ("power mode MODE_30W waits for a boot; until then MODE_50W holds",)
+    assert caps.restore() and _max(plant) == 816 * MHZ, "not what the waiting one would have"
+    fresh = Caps(plant.root, agx, state)
+    assert fresh.gpu_clocks_hz()[-1] == 816 * MHZ and fresh.mode() == (None, "MODE_30W"), "the cap that was found"
+    plant.reboot()
+    assert fresh.gpu_clocks_hz()[-1] == 612 * MHZ and fresh.mode() == ("MODE_30W", None)
+    assert fresh.notes()[-1] == "power mode MODE_30W does not wait for a boot any more"
+
+
+def test_others_who_touch_cap_and_table_are_noticed(plant: PlantBoard, agx: BoardFacts, state: Path,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = [10**12]
+    monkeypatch.setattr("orind.power.actuators.time.monotonic_ns", lambda: now_ns[0])
+    caps = Caps(plant.root, agx, state)
+    caps.set_gpu_max(612 * MHZ, "test")
+    said = []
+    for passed_s in (0, 1, 61):
+        now_ns[0] += passed_s * 10**9
+        (plant.root / plant.layout.max_freq).write_text(f"{TOP}\n")
+        assert caps.set_gpu_max(612 * MHZ, "test") == 612 * MHZ
+        said.append(len(caps.notes()))
+    assert said == [1, 0, 1], "somebody who does it again and again is not said again and again"
+    (plant.root / plant.layout.max_freq).write_text(f"{306 * MHZ}\n")
+    caps.set_gpu_max(612 * MHZ, "test")
+    assert caps.notes() == (), "lowering it is what the kernel does against heat"
+    (plant.root / plant.layout.devfreq / "available_frequencies").write_text(f"{306 * MHZ} {408 * MHZ}\n")
+    assert caps.set_gpu_max(612 * MHZ, "test") == 408 * MHZ
+    assert caps.notes() == ("the board's table of GPU clocks has changed: it ends at 408 MHz, no longer at 1300.5",)
 
 
 @pytest.mark.parametrize(("text", "mode"), [("pmode:0002", 2), ("pmode:0003 fmode:cool", 3), ("pmode:", None),

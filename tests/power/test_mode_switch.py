@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from orind.power.errors import PowerError
-from orind.power.mode_switch import PROGRAM, differences, enter, run_nvpmodel
-from orind.power.nvpmodel import ConfMode, read_conf
+from orind.power.mode_switch import differences, enter, stage
+from orind.power.nvpmodel import ConfMode, read_board, read_conf, switch_to
+from orind.power.plant.board import PlantBoard
+from orind.power.plant.model import PlantModel
 from orind.power.plant.modules import AGX_ORIN, JETPACKS, ORIN_NANO_8_SUPER, ORIN_NX_SUPER, Module
 from orind.power.plant.tree import Layout, build_tree
+from orind.power.programs import PROGRAMS, run
 from orind.power.sysfs import Sysfs
 
+PROGRAM = PROGRAMS["nvpmodel"]
 STATUS, FAULT = "var/lib/nvpmodel/status", ".nvpmodel-fault"
 
 
@@ -73,7 +77,7 @@ def test_the_question_about_the_reboot_gets_no_answer_and_does_not_block(board: 
     kept = os.dup(0)
     os.dup2(reader, 0)
     try:
-        ran = run_nvpmodel(sysfs.root / PROGRAM, 2, 30.0)
+        ran = run(sysfs, "nvpmodel", ["-m", "2"], 30.0)
     finally:
         os.dup2(kept, 0)
         for fd in (reader, writer, kept):
@@ -128,6 +132,48 @@ def test_clock_files_go_with_the_last_core_of_a_cluster_and_only_then(board: Cal
     parked, whole = (differences(sysfs, conf, _mode(sysfs, name), False) for name in ("MODE_30W", "MODE_50W"))
     assert "CPU_A78_2 MAX_FREQ cannot be read" in whole
     assert "CPU_A78_2 MAX_FREQ cannot be read" not in parked and "CPU_ONLINE CORE_8 is 1, not 0" in parked
+
+
+def _stage(sysfs: Sysfs, name: str) -> None:
+    stage(sysfs, read_conf(sysfs), _mode(sysfs, name))
+
+
+def test_a_mode_that_needs_a_reboot_is_staged_and_entered_at_the_next_boot(tmp_path: Path) -> None:
+    plant = PlantBoard(tmp_path / "board", PlantModel())
+    sysfs = Sysfs(plant.root)
+    before = {p: p.read_bytes() for p in plant.root.rglob("*") if p.is_file()}
+    _stage(sysfs, "MODE_30W")
+    after = {p: p.read_bytes() for p in plant.root.rglob("*") if p.is_file()}
+    assert {p.name for p in after if after[p] != before.get(p)} == {"status"} and len(after) == len(before)
+    assert sysfs.read_text(STATUS) == "pmode:0002 fmode:cool", "the fan's word is kept"
+    conf, active, live = read_board(sysfs)
+    assert active == 2 and switch_to(_mode(sysfs, "MODE_30W"), active, live).kind == "reboot", "shown as waiting"
+    _stage(sysfs, "MODE_15W")
+    plant.reboot()
+    assert differences(sysfs, conf, _mode(sysfs, "MODE_15W"), False) == []
+
+
+def test_a_staged_mode_is_taken_back_by_entering_one_that_is_live(board: Callable[..., Sysfs]) -> None:
+    sysfs = board()
+    (sysfs.root / STATUS).unlink()
+    _stage(sysfs, "MODE_15W")
+    assert sysfs.read_text(STATUS) == "pmode:0001", "nvpmodel had not run"
+    _enter(sysfs, "MAXN")
+    assert sysfs.read_text(STATUS) == "pmode:0000"
+
+
+def test_what_cannot_be_staged(board: Callable[..., Sysfs], monkeypatch: pytest.MonkeyPatch) -> None:
+    sysfs = board()
+    with pytest.raises(PowerError, match="MODE_50W needs no reboot; enter it now: orind power mode MODE_50W"):
+        _stage(sysfs, "MODE_50W")
+    with monkeypatch.context() as ignored:
+        ignored.setattr(Sysfs, "replace_text", lambda *_: None)
+        with pytest.raises(PowerError, match="is not staged: /var/lib/nvpmodel/status does not hold"):
+            _stage(sysfs, "MODE_30W")
+    (sysfs.root / "sys/devices/platform/gpu.0/tpc_pg_mask").unlink()
+    with pytest.raises(PowerError, match=r"whether MODE_30W needs a reboot is not known .*; nothing was changed"):
+        _stage(sysfs, "MODE_30W")
+    assert sysfs.read_text(STATUS) == "pmode:0000 fmode:cool"
 
 
 AGX_MAX_FREQ = Layout(AGX_ORIN, JETPACKS["6"], 0).max_freq

@@ -61,6 +61,20 @@ def test_the_budget_is_held_through_files(rig: Rig) -> None:
     assert (rig.plant.root / rig.plant.layout.max_freq).read_text() == "1300500000\n"
 
 
+def test_a_mode_that_is_reset_behind_our_back_is_noticed_and_obeyed(rig: Rig) -> None:
+    rig.run(3, 1.0)
+    rig.plant.reset_mode(3, 816_000_000)
+    report = rig.steward.tick()
+    assert report.notes == ("the power mode was changed from MAXN to MODE_50W; its caps hold from now on",)
+    assert report.mode == ("MODE_50W", None) and report.to_dict(POLICY)["mode"] == "MODE_50W"
+    for _ in range(20):
+        report = rig.run(0.1, 0.1)
+        assert report.gpu_cap_hz is not None and report.gpu_cap_hz <= 816_000_000 and report.notes == ()
+    rig.plant.reset_mode(0, None)
+    report = rig.run(0.2, 1.0)
+    assert report.mode == ("MAXN", None) and report.gpu_cap_hz == rig.caps.gpu_cap_hz() < 1_300_500_000, "the budget"
+
+
 def test_a_cap_that_cannot_be_written_is_a_fault_and_limits_go_out(rig: Rig) -> None:
     rig.run(1, 0.0)
     (rig.plant.root / rig.plant.layout.max_freq).unlink()

@@ -22,7 +22,8 @@ from machine import Machine, why_not  # noqa: E402
 from restarts import shipped_config  # noqa: E402
 
 REASON = why_not()
-NEED_A_MACHINE = [f"test_{what}.py" for what in ("machine", "service", "faults", "restarts", "activation")]
+PARTS = ("machine", "service", "faults", "restarts", "activation", "power_helper")
+NEED_A_MACHINE = [f"test_{what}.py" for what in PARTS]
 collect_ignore = NEED_A_MACHINE if REASON else []
 
 

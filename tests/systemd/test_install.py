@@ -36,6 +36,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_everything_is_there(root: Path) -> None:
     site = next((root / "opt/orind/lib").glob("python3.*")) / "site-packages"
     for path in ("etc/systemd/system/orind.service", "etc/systemd/system/orind.socket",
+                 "etc/systemd/system/orind-power.service", "etc/systemd/system/orind-power.socket",
                  "etc/sysusers.d/orind.conf", "etc/udev/rules.d/70-orind.rules",
                  "opt/orind/bin/orind", "opt/orind/share/doc/orind/install.md"):
         assert (root / path).is_file(), path
@@ -66,8 +67,13 @@ def test_systemd_accepts_the_unit(root: Path, tmp_path: Path) -> None:
     unit.write_text((root / "etc/systemd/system/orind.service").read_text().replace("=/opt/orind",
                                                                                      f"={root}/opt/orind"))
     socket = shutil.copy(root / "etc/systemd/system/orind.socket", tmp_path)
-    done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit), str(socket)], capture_output=True,
-                          text=True, check=False)
+    helper = tmp_path / "orind-power.service"
+    helper.write_text((root / "etc/systemd/system/orind-power.service").read_text().replace("=/opt/orind",
+                                                                                            f"={root}/opt/orind"))
+    power = shutil.copy(root / "etc/systemd/system/orind-power.socket", tmp_path)
+    units = [str(path) for path in (unit, socket, helper, power)]
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True,
+                          check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     unit.write_text(unit.read_text().replace("orind/bin/orind serve", "orind/bin/absent serve"))
     assert subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True,

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from orind.daemon.power_helper import SOCKET
+from orind.ipc.control import CLIENTS_MAX
 from orind.ipc.gate import BACKLOG
 
 SYSTEMD = Path(__file__).parents[2] / "systemd"
@@ -84,3 +86,15 @@ def test_the_socket_unit_fits_the_service(unit: dict[str, list[str]]) -> None:
     assert socket["Backlog"] == [str(BACKLOG)], "as many as descriptors are kept free for"
     assert socket["ListenStream"] == ["/run/orind/frames"] and unit["RuntimeDirectory"] == ["orind"]
     assert unit["RuntimeDirectoryPreserve"] == ["yes"], "a stop must not remove the path that systemd listens on"
+
+
+def test_the_power_helper_is_root_without_capabilities_and_its_socket_the_group_s() -> None:
+    helper, socket = _parse(SYSTEMD / "orind-power.service"), _parse(SYSTEMD / "orind-power.socket")
+    assert helper["ExecStart"] == ["/opt/orind/bin/python -I -m orind.daemon.power_helper"]
+    assert helper["CapabilityBoundingSet"] == helper["AmbientCapabilities"] == [""]
+    assert helper["ProtectSystem"] == ["strict"] and helper["NoNewPrivileges"] == helper["PrivateNetwork"] == ["yes"]
+    assert all(path.startswith("-/") for path in helper["ReadWritePaths"][0].split())
+    assert not {"ProtectKernelTunables", "PrivateDevices", "ProtectClock"} & set(helper), "nvpmodel writes /sys"
+    assert socket["ListenSequentialPacket"] == [str(SOCKET)] and "/run/orind/" not in str(SOCKET)
+    assert (socket["SocketUser"], socket["SocketGroup"], socket["SocketMode"]) == (["root"], ["orind"], ["0660"])
+    assert socket["Backlog"] == [str(CLIENTS_MAX)]

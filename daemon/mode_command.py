@@ -1,0 +1,72 @@
+"""`orind power mode NAME [--stage]` and `orind power fan PROFILE`: requests that need root, made here where we are it
+or the board is a simulated one, else by the power helper.
+
+Used by power_command.py. Invariant: what is printed is the one answer that power/privileged.py gives, whoever asked it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..ipc.control import ControlClient
+from ..ipc.errors import ControlError
+from ..ipc.exit_codes import Exit
+from ..power.privileged import Privileged
+from .control_options import add_run_dir
+from .power_helper import SOCKET
+
+STATE = "power-state.json"  # in run_dir while a daemon holds the GPU's cap
+BOARD = Path("/")
+TIMEOUT_S = 90.0  # a switch may take 30 s, and so may one that was asked for before
+HINT = "is the power helper installed and listening? (systemctl enable --now orind-power.socket), or use sudo"
+_EXITS = {"usage": Exit.USAGE, "conf": Exit.CONFIGURATION, "file": Exit.NO_INPUT, "failed": Exit.FAILED}
+
+
+def add_actions(actions: Any) -> None:
+    """The sub-commands, to the parsers of `orind power`."""
+    mode = actions.add_parser(
+        "mode",
+        help="enter a mode of nvpmodel, and look whether it is there (as root or a member of group orind)",
+        epilog="exit code 1: not entered; 2: no such mode; 66: no nvpmodel.conf, or it cannot be read; 69: no helper; "
+        "78: the file is wrong",
+    )
+    mode.add_argument("name", metavar="NAME", help="as `orind power modes` shows it")
+    mode.add_argument("--stage", action="store_true",
+                      help="one that needs a reboot: have the next boot enter it, and change nothing now")
+    fan = actions.add_parser("fan", help="choose the fan's profile (as root or a member of group orind)")
+    fan.add_argument("profile", metavar="PROFILE", help="quiet, cool, or another one of nvfancontrol.conf")
+    for parser in (mode, fan):
+        add_run_dir(parser)
+        parser.add_argument("--root", type=Path, default=BOARD, metavar="DIR", help="of a simulated board (default /)")
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.action == "fan":
+        request = {"op": "fan", "profile": options.profile}
+    else:
+        request = {"op": "stage" if options.stage else "mode", "name": options.name}
+    try:
+        answer = ask(request, options.root, Path(options.run_dir) / STATE)
+    except ControlError as error:
+        print(f"orind power: {error}", file=sys.stderr)
+        return Exit.UNAVAILABLE
+    if answer.get("ok") is True:
+        print(answer["done"])
+        return Exit.DONE
+    for text in answer.get("errors") or [answer.get("error", "the helper gave no reason")]:
+        print(f"orind power: {text}", file=sys.stderr)
+    if answer.get("kind") == "file":
+        print("orind power: --root names a simulated board", file=sys.stderr)
+    return _EXITS.get(answer.get("kind", ""), Exit.FAILED)
+
+
+def ask(request: dict[str, Any], root: Path, state: Path) -> dict[str, Any]:
+    """The answer to one of power/privileged.py's requests. Raises ControlError where the helper does not give one."""
+    if os.geteuid() == 0 or root != BOARD:
+        return Privileged(root, state).answer(request)
+    with ControlClient(SOCKET, TIMEOUT_S, HINT) as client:
+        return client.request(request, TIMEOUT_S)

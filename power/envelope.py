@@ -1,0 +1,98 @@
+"""Which mode of nvpmodel holds now, so how high the GPU may be clocked; notices when somebody else changes that.
+
+Owned by actuators.Caps, looked at in every tick. The status file says which mode is active, except where that mode's
+masks are not the live ones: then it waits for a boot, and the mode before it holds. A mode is what the board's own
+nvpmodel.conf says it is; our facts count where there is no such file. Invariant: where the mode that holds is not
+known, the cap that was found at the start does, never a higher one.
+"""
+
+from __future__ import annotations
+
+from .board import BoardFacts
+from .errors import ConfError, SysfsError
+from .nvpmodel import Conf, read_conf, read_mode_id, switch_to
+from .sysfs import Sysfs
+
+
+class Envelope:
+    """`found_hz`: the cap that was there before ours; it holds where a mode waits and the one before is not known."""
+
+    def __init__(self, sysfs: Sysfs, facts: BoardFacts, found_hz: int) -> None:
+        self._sysfs = sysfs
+        self._facts = facts
+        self._found_hz = found_hz
+        self._conf: Conf | None = None
+        self._said: int | None = None
+        self._looked = False
+        self._notes: list[str] = []
+        self.mode_id: int | None = None
+        """Of the mode that holds; None: nvpmodel has not run, or one waits and the one before it is not known."""
+        self.waiting_id: int | None = None
+
+    def look(self) -> int | None:
+        """The highest clock that the mode allows; None: it caps none, or nobody knows it."""
+        said = read_mode_id(self._sysfs)
+        if not self._looked or said != self._said:
+            self._conf = _read_conf(self._sysfs)  # a mode may have been added to it
+        waits = _waits(self._sysfs, self._conf, said)
+        holds = self.mode_id if waits else said
+        self._notice(holds, said if waits else None)
+        self._said, self._looked = said, True
+        if waits and holds is None:
+            return self._found_hz
+        return None if holds is None else self._cap_hz(holds)
+
+    def name(self, mode_id: int | None) -> str | None:
+        """As people know it."""
+        if mode_id is None:
+            return None
+        mode = self._facts.mode(mode_id) if self._conf is None else self._conf.mode(mode_id)
+        return f"mode {mode_id}" if mode is None else mode.name
+
+    def notes(self) -> tuple[str, ...]:
+        """What was noticed since the last call, a line each."""
+        notes, self._notes = tuple(self._notes), []
+        return notes
+
+    def say(self, note: str) -> None:
+        """A note of the owner's."""
+        self._notes.append(note)
+
+    def caps_hz(self) -> dict[int, int | None]:
+        """Of every mode that is known."""
+        modes = self._facts.modes if self._conf is None else self._conf.modes
+        return {mode.id: mode.gpu_max_hz for mode in modes}
+
+    def _cap_hz(self, mode_id: int) -> int | None:
+        mode = self._facts.mode(mode_id) if self._conf is None else self._conf.mode(mode_id)
+        return None if mode is None else mode.gpu_max_hz
+
+    def _notice(self, holds: int | None, waiting: int | None) -> None:
+        if self._looked and holds != self.mode_id:
+            self.say(f"the power mode was changed from {self.name(self.mode_id) or 'none'} to "
+                     f"{self.name(holds) or 'none'}; its caps hold from now on")
+        if waiting != self.waiting_id:
+            if waiting is None:
+                self.say(f"power mode {self.name(self.waiting_id)} does not wait for a boot any more")
+            else:
+                self.say(f"power mode {self.name(waiting)} waits for a boot; until then "
+                         f"{self.name(holds) or 'the cap that was found'} holds")
+        self.mode_id, self.waiting_id = holds, waiting
+
+
+def holding_mode(sysfs: Sysfs) -> int | None:
+    """The mode of the status file, or None where there is none, or it waits for a boot."""
+    said = read_mode_id(sysfs)
+    return None if _waits(sysfs, _read_conf(sysfs), said) else said
+
+
+def _read_conf(sysfs: Sysfs) -> Conf | None:
+    try:
+        return read_conf(sysfs)
+    except (SysfsError, ConfError):
+        return None  # `orind power modes` says what is wrong with it
+
+
+def _waits(sysfs: Sysfs, conf: Conf | None, said: int | None) -> bool:
+    mode = None if conf is None or said is None else conf.mode(said)
+    return conf is not None and mode is not None and switch_to(mode, said, conf.read_masks(sysfs)).kind == "reboot"
