@@ -26,6 +26,7 @@ from ..power.sensors import Sensors
 from ..power.steward import Steward
 from ..power.sysfs import Sysfs
 from .lifeline import begin_child
+from .memory_clock import MemoryClock
 
 
 def main() -> int:
@@ -47,14 +48,16 @@ def main() -> int:
     except PowerError as error:
         _say(channel, {"error": str(error)})
         return 1
+    memory = MemoryClock(root)
     try:
-        _govern(steward, policy, channel, Sysfs(root).read_model())
+        _govern(steward, policy, channel, memory, Sysfs(root).read_model())
     finally:
+        memory.close()
         steward.close()
     return 0
 
 
-def _govern(steward: Steward, policy: Policy, channel: Channel, board: str | None) -> None:
+def _govern(steward: Steward, policy: Policy, channel: Channel, memory: MemoryClock, board: str | None) -> None:
     """Tick until main hangs up. Ticks keep their phase; one that was missed is not made up for."""
     poller = select.poll()
     poller.register(channel, select.POLLIN)
@@ -67,7 +70,8 @@ def _govern(steward: Steward, policy: Policy, channel: Channel, board: str | Non
             continue
         next_ns = max(next_ns + policy.tick_ns, time.monotonic_ns())
         report = steward.tick()
-        _say(channel, {"report": {"board": board, **report.to_dict(policy)}})
+        emc = memory.look(time.monotonic_ns())
+        _say(channel, {"report": {"board": board, **report.to_dict(policy), **emc}})
 
 
 def _busy(stats: StatsReader) -> tuple[int, int] | None:
