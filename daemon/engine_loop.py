@@ -79,7 +79,7 @@ class EngineLoop:
         return cls(channel, slots, results, models, heartbeat_ms, device.memory)
 
     def run(self, on_proved: Callable[[], None]) -> int:
-        """Check, say READY, serve until STOP or until main is gone. Returns the process's exit code.
+        """Check, say READY, serve until main is gone. Returns the process's exit code.
 
         `on_proved`: called when the golden answers were right, before READY is said.
         A device that has failed is the engine's last word: main hears of it at once, the standby takes over.
@@ -102,11 +102,12 @@ class EngineLoop:
         self._channel.send(messages.pack_ready(time.monotonic_ns()))
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
-        serving = True
-        while serving:
+        while True:
             if poller.poll(self._heartbeat_ms):
                 data = self._channel.receive()
-                serving = data is not None and self._serve(data)
+                if data is None:
+                    break
+                self._serve(data)
             else:
                 self._channel.send(messages.pack_heartbeat(time.monotonic_ns()))
             self._tell_memory(time.monotonic_ns())
@@ -130,15 +131,12 @@ class EngineLoop:
         if changed or memory.device_free() is not None:
             self._channel.send(messages.pack_memory(now_ns, memory_report.to_text(memory)))
 
-    def _serve(self, data: bytes) -> bool:
+    def _serve(self, data: bytes) -> None:
         message = messages.unpack(data)
         if isinstance(message, messages.Batch):
             self._channel.send(messages.pack_answer(self._answer(message)))
-            return True
-        assert isinstance(message, messages.Notice)
-        if message.kind is Kind.CHECK:
+        elif isinstance(message, messages.Notice) and message.kind is Kind.CHECK:
             self._report_golden()
-        return message.kind is not Kind.STOP
 
     def _check_all(self) -> None:
         for model in self._models:

@@ -90,7 +90,7 @@ class Notice(NamedTuple):
     text: str
 
 
-NOTICES = (Kind.READY, Kind.PLACED, Kind.MEMORY, Kind.HEARTBEAT, Kind.GOLDEN, Kind.FAULT, Kind.CHECK, Kind.STOP)
+NOTICES = (Kind.READY, Kind.PLACED, Kind.MEMORY, Kind.HEARTBEAT, Kind.GOLDEN, Kind.FAULT, Kind.CHECK)
 
 
 def pack_batch(batch: Batch) -> bytes:
@@ -213,11 +213,6 @@ def pack_fault(now_ns: int, text: str) -> bytes:
 def pack_check(now_ns: int) -> bytes:
     """main -> engine: run the golden input now."""
     return pack_notice(Kind.CHECK, now_ns)
-
-
-def pack_stop(now_ns: int) -> bytes:
-    """main -> engine: finish and exit 0."""
-    return pack_notice(Kind.STOP, now_ns)
 
 
 def unpack(data: bytes) -> Batch | Answer | Notice:

@@ -25,11 +25,10 @@ class Kind(IntEnum):
     GOLDEN = 5
     FAULT = 6
     CHECK = 7
-    STOP = 8
-    DECODE = 9
-    DECODED = 10
-    PLACED = 11
-    MEMORY = 12
+    DECODE = 8
+    DECODED = 9
+    PLACED = 10
+    MEMORY = 11
 
 
 KINDS = {int(kind): kind for kind in Kind}

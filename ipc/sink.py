@@ -10,26 +10,20 @@ from collections.abc import Sequence
 
 import zmq
 
-from .endpoint import Context, attach, make_socket, send_parts
+from .endpoint import Context, make_socket, send_parts
 from .gate import Gate
 
 
 class ResultSink:
-    """PUB, bound by default."""
+    """PUB, bound."""
 
-    def __init__(
-        self, context: Context, endpoint: str, *, bind: bool = True, hwm: int = 1000, fd: int | None = None
-    ) -> None:
+    def __init__(self, context: Context, endpoint: str, *, hwm: int = 1000, fd: int | None = None) -> None:
         """Raises EndpointError."""
         self.endpoint = endpoint
         self.published = 0
         # A PUB socket reads subscriptions only, so the bound on what a peer may send is small.
         self.socket = make_socket(context, zmq.PUB, hwm=hwm, linger_ms=500, max_bytes=1024)
-        self.gate: Gate | None = None
-        if bind:
-            self.gate = Gate(self.socket, endpoint, fd)
-        else:
-            attach(self.socket, endpoint, bind=False)
+        self.gate = Gate(self.socket, endpoint, fd)
 
     def publish(self, parts: Sequence[bytes]) -> None:
         """[topic][JSON][rows]. Returns at once."""
@@ -37,6 +31,5 @@ class ResultSink:
         self.published += 1
 
     def close(self) -> None:
-        if self.gate is not None:
-            self.gate.close()
+        self.gate.close()
         self.socket.close()

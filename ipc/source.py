@@ -53,11 +53,8 @@ class Source:
         bind: bool = True,
         hwm: int = 64,
         fd: int | None = None,
-        cameras: Sequence[str] = (),
     ) -> None:
-        """fd: systemd's listening socket that is this endpoint; it stays the caller's. cameras: for SUB, the prefixes
-        to subscribe to (all when empty). Raises EndpointError, KeyError.
-        """
+        """fd: systemd's listening socket of this endpoint; it stays the caller's. Raises EndpointError, KeyError."""
         self.kind = kind
         self.endpoint = endpoint
         self.same_host = is_local(endpoint)
@@ -72,8 +69,8 @@ class Source:
             # ignored without a word (libzmq 2019); of two that live under one name the newer gets the answers
             self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
             self.socket.setsockopt(zmq.SNDHWM, 1000)  # replies are small; a slow client costs nobody else
-        for prefix in ([camera.encode() for camera in cameras] or [b""]) if kind == "sub" else []:
-            self.socket.subscribe(prefix)
+        if kind == "sub":
+            self.socket.subscribe(b"")
         self.gate: Gate | None = None
         if bind:
             self.gate = Gate(self.socket, endpoint, fd)

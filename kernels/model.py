@@ -135,10 +135,6 @@ class Model:
         self.executed_ns = 0
 
     @property
-    def batch_sizes(self) -> tuple[int, ...]:
-        return tuple(self._executors)
-
-    @property
     def placement(self) -> Placement | None:
         """Of the batch size that leaves most steps to the CPU; None where all run there."""
         found = [executor.placement for executor in self._executors.values()]

@@ -119,7 +119,6 @@ class EngineStandIn:
         self.results = ResultArea(areas, frames, rows_max, row_width, results)
         self.batches: list[engine_messages.Batch] = []
         self.checks = 0
-        self.stopped = False
         self.alive = True
 
     def hear(self) -> list[engine_messages.Batch]:
@@ -131,7 +130,6 @@ class EngineStandIn:
                 fresh.append(message)
             elif isinstance(message, engine_messages.Notice):
                 self.checks += message.kind is Kind.CHECK
-                self.stopped = self.stopped or message.kind is Kind.STOP
         self.batches += fresh
         return fresh
 

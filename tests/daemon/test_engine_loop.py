@@ -161,7 +161,7 @@ def test_what_a_gpu_leaves_to_the_cpu_is_told_before_ready(bench: Bench) -> None
         {"steps": 3, "cpu_steps": 1, "gpu_segments": 1, "on_cpu": {"MaxPool": {"count": 1, "names": ["pool"]}}},
     )
     assert bench.notice().kind is Kind.READY
-    bench.sock.send(messages.pack_stop(0))
+    bench.sock.shutdown(socket.SHUT_WR)
     assert bench.end() == 0
 
 
@@ -178,13 +178,6 @@ def test_memory_is_told_first_and_then_only_when_it_has_changed(
     said = [bench.notice() for _ in range(20)]
     (told,) = [notice for notice in said if notice.kind is Kind.MEMORY]
     assert memory_report.from_text(told.text)["blocks"] == []
-
-
-def test_stop_ends_it_and_closes_the_models(bench: Bench) -> None:
-    bench.start(bench.loop())
-    bench.notice()
-    bench.sock.send(messages.pack_stop(0))
-    assert bench.end() == 0 and bench.model.closed
 
 
 def test_it_ends_when_main_is_gone(bench: Bench) -> None:
@@ -270,7 +263,7 @@ def as_process(bench: Bench, monkeypatch: pytest.MonkeyPatch, start: str, plan: 
     monkeypatch.setattr(engine.Channel, "from_fd", lambda fd, blocking: channel)  # the process's end would close it
     descriptors = [bench.theirs.fileno(), os.dup(1), bench.ring.readonly_fd(), bench.results.writable_fd(), plan]
     monkeypatch.setattr(sys, "argv", ["engine", *map(str, descriptors), start])
-    bench.sock.send(messages.pack_stop(0))
+    bench.sock.shutdown(socket.SHUT_WR)
 
 
 def test_the_process_starts_says_ready_and_stops(

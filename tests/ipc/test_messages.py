@@ -91,7 +91,6 @@ def test_notices() -> None:
         (lambda: engine_messages.pack_golden(1, True), Kind.GOLDEN, True),
         (lambda: engine_messages.pack_fault(1, "illegal address"), Kind.FAULT, False),
         (lambda: engine_messages.pack_check(1), Kind.CHECK, True),
-        (lambda: engine_messages.pack_stop(1), Kind.STOP, True),
     ):
         got = engine_messages.unpack(pack())
         assert isinstance(got, engine_messages.Notice) and (got.kind, got.ok, got.now_ns) == (kind, ok, 1)
