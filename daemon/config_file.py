@@ -30,6 +30,10 @@ class ConfigError(Exception):
         self.problems = problems
 
 
+class UnknownBoard(Exception):
+    """There is no such board, or it has no such mode; the text says which there are."""
+
+
 @dataclass(frozen=True, slots=True)
 class PowerFiles:
     """What the steward needs, as plain tables: the board's facts, its mode ('': not said) and the policy."""
@@ -56,29 +60,48 @@ def load_power(config: Config) -> PowerFiles | None:
     """Read the board's facts and the policy that `config.power` names, if any. Raises ConfigError."""
     if config.power is None:
         return None
-    board_name, _, mode = config.power.board.partition(":")
-    board_path, policy_path = BOARDS / f"{board_name}.yaml", Path(config.power.policy)
-    if not board_path.is_file():
-        known = ", ".join(sorted(p.stem for p in BOARDS.glob("*.yaml")))
-        raise ConfigError([f"power.board: no board '{board_name}' (known: {known})"])
+    policy_path = Path(config.power.policy)
+    try:
+        board, facts, mode = load_board(config.power.board)
+    except UnknownBoard as error:
+        raise ConfigError([f"power.board: {error}"]) from None
     if not policy_path.exists():
         raise ConfigError([f"power.policy: {policy_path}: no such file"])
-    board, policy = _read(board_path), _read(policy_path)
+    compatible = Sysfs(config.power.root).read_compatible()
+    if compatible and not facts.matches(compatible):
+        raise ConfigError([f"power.board: {facts.title} is configured, but the board says it is {compatible[0]}"])
+    return PowerFiles(board, mode, load_policy(policy_path, facts)[0])
+
+
+def load_board(spec: str) -> tuple[dict[str, Any], BoardFacts, str]:
+    """The facts of BOARD[:MODE] as a plain table and checked, and the mode ('': not said).
+
+    Raises UnknownBoard, and ConfigError for facts that are not whole.
+    """
+    name, _, mode = spec.partition(":")
+    known = sorted(p.stem for p in BOARDS.glob("*.yaml"))
+    if name not in known:
+        raise UnknownBoard(f"no board '{name}' (known: {', '.join(known)})")
+    board = _read(BOARDS / f"{name}.yaml")
     try:
         facts = BoardFacts.from_dict(board.value)
     except SettingsError as error:
         raise ConfigError(_problems(board, error)) from None
-    compatible = Sysfs(config.power.root).read_compatible()
-    if compatible and not facts.matches(compatible):
-        raise ConfigError([f"power.board: {facts.title} is configured, but the board says it is {compatible[0]}"])
     modes = [m.name for m in facts.modes]
     if mode and mode not in modes:
-        raise ConfigError([f"power.board: {facts.title} has no mode '{mode}' (known: {', '.join(modes)})"])
+        raise UnknownBoard(f"{facts.title} has no mode '{mode}' (known: {', '.join(modes)})")
+    return board.value, facts, mode
+
+
+def load_policy(path: Path, facts: BoardFacts) -> tuple[dict[str, Any], Policy]:
+    """A policy as a plain table and checked against the board. Raises ConfigError."""
+    document = _read(path)
     try:
-        Policy.from_dict(policy.value).check_against(facts)
+        policy = Policy.from_dict(document.value)
+        policy.check_against(facts)
     except SettingsError as error:
-        raise ConfigError(_problems(policy, error)) from None
-    return PowerFiles(board.value, mode, policy.value)
+        raise ConfigError(_problems(document, error)) from None
+    return document.value, policy
 
 
 def with_lines(path: Path, problems: list[str]) -> list[str]:

@@ -27,6 +27,8 @@ STRETCHES = 480
 """Points of a line: two pixels each."""
 LABEL_GAP = 0.105
 """Between two labels beside a panel, as a share of its height."""
+MARK_GAP, TITLE_SHARE = 0.1, 0.2
+"""Between the middles of two labels above a panel, and where its title ends, as shares of its width."""
 
 
 class CannotDraw(Exception):
@@ -106,14 +108,27 @@ def draw(title: str, note: str, length_s: float, panels: Sequence[Panel], marks:
         _draw_panel(axes, panel, unit_s)
         for mark in marks:
             axes.axvline(mark.at_s / unit_s, color=GREY, linewidth=0.9, linestyle=(0, (3, 3)), zorder=1)
-            if number == 0:
-                axes.text(mark.at_s / unit_s, 1.03, mark.label, transform=axes.get_xaxis_transform(), fontsize=8.5,
-                          color=QUIET, ha="center", va="bottom")
+        if number == 0:
+            for mark, row in zip(marks, mark_rows([mark.at_s / length_s for mark in marks]), strict=True):
+                axes.text(mark.at_s / unit_s, 1.04 + 0.11 * row, mark.label, transform=axes.get_xaxis_transform(),
+                          fontsize=8.5, color=QUIET, ha="center", va="bottom")
         if last:
             axes.set_xlabel(f"time, {unit}", fontsize=9.5, color=QUIET)
     file = BytesIO()
     figure.savefig(file, format="png", metadata={"Software": "orind"})
     return file.getvalue()
+
+
+def mark_rows(places: Sequence[float]) -> list[int]:
+    """The row above the panel for each mark's label, by its place in 0 to 1: where another one, or the panel's title,
+    is near, the next row up, of three."""
+    last = [TITLE_SHARE - MARK_GAP, -1.0, -1.0]
+    rows = []
+    for place in places:
+        row = next((n for n, before in enumerate(last) if place - before >= MARK_GAP), 2)
+        last[row] = place
+        rows.append(row)
+    return rows
 
 
 def _unit(length_s: float) -> tuple[str, float]:

@@ -13,6 +13,7 @@ from .config import Config
 from .engine_handle import PlanView
 from .intake import Intake
 from .relief import Policy
+from .sections import Batching
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,8 @@ class Serving:
     deaths_max: int = 2  # of engines, before a frame counts as poison
 
 
-def batch_rule(config: Config) -> Rule:
+def batch_rule(batching: Batching) -> Rule:
     """How batches are put together, from the configuration."""
-    batching = config.batching
     window_ns = None if batching.mode == "fixed" else int(batching.window_ms * 1e6)
     if batching.mode != "adaptive":
         return Rule(batching.max_size, window_ns)

@@ -55,7 +55,7 @@ class Line:
             name: PlanView(index, name, sizes, Labels("detect", ("part",)), 6, number, served.plan)  # its path tells it
             for index, (name, served) in enumerate(made.models.items())
         }
-        rule, policy = batch_rule(made), relief_policy(made)
+        rule, policy = batch_rule(made.batching), relief_policy(made)
         return Serving(number, Intake(made, {}, StampPolicy()), rule, made.engine.queue_depth, plans, policy)
 
     def publish(self, parts: list[bytes]) -> None:

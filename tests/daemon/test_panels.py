@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from orind.daemon import panels
-from orind.daemon.panels import CannotDraw, Level, Line, Mark, Panel, draw, spread, stretches
+from orind.daemon.panels import CannotDraw, Level, Line, Mark, Panel, draw, mark_rows, spread, stretches
 
 
 def test_a_picture_of_several_panels() -> None:
@@ -34,6 +34,10 @@ def test_labels_are_moved_apart_as_little_as_needed() -> None:
     assert spread([0.0, 0.01, 1.0], 0.1) == pytest.approx([0.0, 0.1, 1.0])
     many = spread([0.9, 0.95, 1.0, 1.0], 0.1)
     assert many == pytest.approx([0.7, 0.8, 0.9, 1.0])
+
+
+def test_labels_of_marks_go_up_where_another_or_the_title_is_near() -> None:
+    assert mark_rows([0.05, 0.5, 0.55, 0.58, 0.59, 0.9]) == [1, 0, 1, 2, 2, 0]
 
 
 def test_a_long_series_keeps_its_extremes() -> None:

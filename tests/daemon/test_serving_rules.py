@@ -21,7 +21,7 @@ from orind.daemon.serving_rules import batch_rule, relief_policy
     ],
 )
 def test_the_batching_rule_is_the_configurations(batching: dict[str, Any], rule: Rule) -> None:
-    assert batch_rule(config(batching=batching, slots={"count": 64})) == rule
+    assert batch_rule(config(batching=batching, slots={"count": 64}).batching) == rule
 
 
 def test_what_is_left_out_under_overload_is_the_configurations() -> None:
