@@ -24,9 +24,10 @@ from orind.power.plant.modules import AGX_ORIN
 MS, S = 1_000_000, 1_000_000_000
 TOP_HZ = 1_300_500_000
 STEP = 50 * MS
+ONE = Rule(1, 0)
 
 
-def _line(rate: float, deadline_ms: int = 100, rule: Rule = Rule(1, 0), slots: int = 32, frame_ms: float = 10.0,
+def _line(rate: float, deadline_ms: int = 100, rule: Rule = ONE, slots: int = 32, frame_ms: float = 10.0,
           depth: int = 2) -> SimulatedLine:
     times = StatedTimes(frame_ms, TOP_HZ / 1e6, rule.max_size)
     return SimulatedLine({"a": Series((0.0,), (rate,))}, {"a": deadline_ms * MS}, times, LineRules(rule, depth, slots),
