@@ -20,8 +20,8 @@ from .errors import StatsPageError
 
 MAGIC = 0x31504E49524F  # "ORINP1"
 BLOB_BYTES_MAX = 262_144
-TRIES_MAX = 200
-PAUSE_S = 0.000_05
+# Main may lose its CPU in the middle of a write: over 40 ms of that were seen on a busy machine. 0.3 s in all.
+PAUSES_S = (*(0.000_05 * 2**n for n in range(7)), *(0.005 for _ in range(60)))
 
 _COUNTERS = struct.Struct("=QQQ")
 _MAGIC_AT, _SEQ_AT, _CRC_AT, _COUNTERS_AT = 0, 8, 16, 24
@@ -102,27 +102,27 @@ class StatsReader:
     def read_counters(self) -> Counters:
         """Raises StatsPageError when main is always in the middle of a write, which means that it died in one."""
         words = self._words
-        for _ in range(TRIES_MAX):
+        for pause_s in PAUSES_S:
             seq = words[_SEQ_AT // 8]
             packed = bytes(self._bytes[_COUNTERS_AT : _COUNTERS_AT + _COUNTERS.size])
             crc = words[_CRC_AT // 8]
             if not seq & 1 and words[_SEQ_AT // 8] == seq and zlib.crc32(packed) == crc:
                 return Counters(*_COUNTERS.unpack(packed))
-            time.sleep(PAUSE_S)
-        raise StatsPageError(f"counters not readable in {TRIES_MAX} tries: did main die while writing them?")
+            time.sleep(pause_s)
+        raise StatsPageError(f"counters not readable in {len(PAUSES_S)} tries: did main die while writing them?")
 
     def read_blob(self) -> dict[str, Any]:
         """Raises StatsPageError as read_counters does."""
         words = self._words
-        for _ in range(TRIES_MAX):
+        for pause_s in PAUSES_S:
             seq, length = words[_BLOB_SEQ_AT // 8], words[_BLOB_LENGTH_AT // 8]
             if not seq & 1 and length <= BLOB_BYTES_MAX:
                 data = bytes(self._bytes[_BLOB_AT : _BLOB_AT + length])
                 if words[_BLOB_SEQ_AT // 8] == seq and zlib.crc32(data) == words[_BLOB_CRC_AT // 8]:
                     fields: dict[str, Any] = json.loads(data)
                     return fields
-            time.sleep(PAUSE_S)
-        raise StatsPageError(f"statistics not readable in {TRIES_MAX} tries: did main die while writing them?")
+            time.sleep(pause_s)
+        raise StatsPageError(f"statistics not readable in {len(PAUSES_S)} tries: did main die while writing them?")
 
     def close(self) -> None:
         shared_memory.release(self._map, [self._words, self._bytes])
