@@ -27,7 +27,7 @@ COMMANDS = {
     "reload": ("orind.daemon.reload_command", "have the daemon load its configuration anew"),
     "rollback": ("orind.daemon.rollback_command", "have the daemon go back to what served before its last reload"),
     "drain": ("orind.daemon.drain_command", "have the daemon finish what it has and stop"),
-    "power": ("orind.daemon.power_command", "show and enter the board's power modes; restore its clocks"),
+    "power": ("orind.daemon.power_command", "show what the governor does; show and enter power modes; restore clocks"),
     "simulate": ("orind.daemon.simulate_command", "predict what a power policy does to a simulated board under a load"),
     "doctor": ("orind.daemon.doctor", "check the machine before the daemon starts"),
 }

@@ -1,5 +1,6 @@
-"""`orind power`: `restore` puts the board's clocks back as they were before the daemon (ExecStopPost=, also after a
-crash); `modes` shows what each mode of nvpmodel caps, and which switch needs a reboot. `mode`, `fan`: mode_command.py.
+"""`orind power`: the live view (power_view.py) without an action; `restore` puts the board's clocks back as they were
+before the daemon (ExecStopPost=, also after a crash); `modes` shows what each mode of nvpmodel caps, and which switch needs a reboot.
+`mode`, `fan`: mode_command.py.
 """
 
 from __future__ import annotations
@@ -15,16 +16,26 @@ from ..power.actuators import restore_saved
 from ..power.errors import ConfError, PowerError, SysfsError
 from ..power.nvpmodel import CONF, Conf, ConfMode, Masks, read_board, switch_to
 from ..power.sysfs import Sysfs
-from . import mode_command
-from .control_options import add_run_dir
+from . import mode_command, power_view
+from .control_options import DEFAULT_RUN_DIR, add_run_dir
 from .mode_command import STATE
 
 PROBLEMS_MAX = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "examples: orind power restore\n          orind power modes --json"
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    parser.epilog = (
+        "examples: orind power --watch\n          orind power restore\n          orind power modes --json\n"
+        "Without an action: what the governor of the running daemon sees and does.\n"
+        "exit code 69: no daemon runs, or it does not govern power"
+    )
+    # an action's own defaults would take their place under the same names
+    parser.add_argument("--run-dir", dest="live_run_dir", metavar="RUN_DIR", help="the daemon's run_dir "
+                        f"(default {DEFAULT_RUN_DIR})")
+    parser.add_argument("--watch", dest="live_watch", action="store_true", help="again every second, until Ctrl-C")
+    parser.add_argument("--json", dest="live_json", action="store_true", help="the status' power section; with --watch "
+                        "an object a line")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
     restore = actions.add_parser("restore", help="put the clocks back as they were before orind")
     add_run_dir(restore)
     modes = actions.add_parser(
@@ -38,6 +49,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    live = {"run_dir": options.live_run_dir, "watch": options.live_watch, "json": options.live_json}
+    if options.action is None:
+        run_dir = options.live_run_dir or DEFAULT_RUN_DIR
+        return power_view.run(argparse.Namespace(command="power", **{**live, "run_dir": run_dir}))
+    if misplaced := [name for name, given in live.items() if given]:
+        option = f"--{misplaced[0].replace('_', '-')}"
+        print(f"orind power: {option} before {options.action} is for the view without an action; where {options.action} "
+              f"takes it, it stands behind", file=sys.stderr)
+        return Exit.USAGE
     if options.action == "restore":
         return _restore(options)
     if options.action in ("mode", "fan"):
