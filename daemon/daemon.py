@@ -70,7 +70,7 @@ class Daemon:
         self._retired = Retired()
         self._started_with = candidate.config
         self._signals = signals
-        self._nursery = nursery
+        self.nursery = nursery
         self._poller = poller
         self._manager = manager
         with ExitStack() as opened:  # also after a failure: a ZeroMQ context that is merely forgotten can hang the exit
@@ -79,7 +79,7 @@ class Daemon:
 
     def _open(self, path: str, candidate: Candidate, stack: ExitStack) -> None:
         """The start list; what each step opens is closed in reverse."""
-        nursery, poller, opened, config = self._nursery, self._poller, stack.callback, candidate.config
+        nursery, poller, opened, config = self.nursery, self._poller, stack.callback, candidate.config
         run_dir = Path(config.run_dir)
         self.ring = SlotRing(config.slots.count, config.slots.bytes, sealed=not config.decode.workers)
         opened(self.ring.close)
@@ -116,6 +116,7 @@ class Daemon:
         poller.watch(nursery.channel.fileno(), lambda _: nursery.on_readable())
         self.generation.start(time.monotonic_ns())
         realtime.apply(config.realtime)
+        nursery.main_cpus = config.realtime.cpus
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -140,7 +141,7 @@ class Daemon:
         return wait_ns
 
     def _tick(self, now_ns: int) -> None:
-        self._nursery.tick(now_ns)
+        self.nursery.tick(now_ns)
         self.generation.tick(now_ns)
         self._retired.tick(now_ns)
         self.decoders.tick(now_ns)

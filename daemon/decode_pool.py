@@ -226,7 +226,7 @@ class DecodePool:
         except OSError as error:
             self._respawn.failed(now_ns, str(error))
             return
-        start = {"slots": [self._ring.count, self._ring.size], "cpus": []}
+        start = {"slots": [self._ring.count, self._ring.size]}
         with theirs:
             try:
                 slots_fd = self._ring.writable_fd()

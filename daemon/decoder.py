@@ -7,7 +7,6 @@ else. Invariant: it writes only into the slot that its job names.
 from __future__ import annotations
 
 import json
-import os
 import sys
 
 from ..ipc import decode_messages as messages
@@ -38,8 +37,6 @@ def main() -> int:
     begin_child()
     channel_fd, slots_fd = map(int, sys.argv[1:3])
     start = json.loads(sys.argv[3])
-    if start["cpus"]:
-        os.sched_setaffinity(0, start["cpus"])
     slots = SlotReader(slots_fd, *start["slots"], writable=True)
     serve(Channel.from_fd(channel_fd, blocking=True), slots)
     return 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import faulthandler
 import gc
 import json
-import os
 import sys
 import time
 
@@ -32,8 +31,6 @@ def main() -> int:
     faulthandler.enable(file=fault_fd, all_threads=False)
     channel = Channel.from_fd(channel_fd, blocking=True)
     try:
-        if start["cpus"]:
-            os.sched_setaffinity(0, start["cpus"])
         slots = SlotReader(slots_fd, *start["slots"])
         areas, frames, rows_max, row_width = start["results"]
         results = ResultArea(areas, frames, rows_max, row_width, results_fd)

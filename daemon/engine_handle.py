@@ -260,7 +260,7 @@ class Launcher:
             theirs.callback(os.close, results_fd)
             start = {
                 "epoch": epoch, "device": device, "cpu_steps": engine.cpu_steps == "allow",
-                "heartbeat_ms": engine.heartbeat_ms, "cpus": engine.cpus, "others_serve": self._others_serve(),
+                "heartbeat_ms": engine.heartbeat_ms, "others_serve": self._others_serve(),
                 "emergency_bytes": config.memory.emergency_reserve_mib << 20,
                 "slots": [self._ring.count, self._ring.size],
                 "results": [engine.queue_depth, layout.frames, layout.rows_max, layout.row_width],
@@ -270,6 +270,7 @@ class Launcher:
                 "engine",
                 [far_end.fileno(), fault_write, slots_fd, results_fd, *plan_fds],
                 [json.dumps(start)],
+                cpus=engine.cpus,
                 on_failed=lambda text: on_failed(epoch, text),
             )
             ours.pop_all()

@@ -1,9 +1,9 @@
 """The process that starts all the others, so that main never blocks in a spawn.
 
-Started once by main (`python -m orind.daemon.nursery FD`). Requests on its socket: `spawn` (role, arguments,
-descriptors), `kill`, `ping`; reports: `spawned`, `spawn_failed`, `exited`, `pong` (with what one of us holds). It dies
-with main, and its children with it. It has imported what an engine needs, and forks: a child starts in milliseconds and
-shares the pages.
+Started once by main (`python -m orind.daemon.nursery FD`). Requests on its socket: `spawn` (role, arguments, CPUs,
+descriptors), `kill`, `ping` (with main's CPUs); reports: `spawned`, `spawn_failed`, `exited`, `pong` (with what one of
+us holds, and who does not run on its CPUs: pins.py). It dies with main, and its children with it. It has imported what
+an engine needs, and forks: a child starts in milliseconds and shares the pages.
 Invariants: whatever it started it also reaps, and a process id is only signalled while it is an unreaped child of ours;
 it has one thread and touches no GPU, so that a fork is a whole process.
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ipc.fd_passing import recv_with_fds, send_with_fds
-from . import usage
+from . import pins, usage
 from .lifeline import begin_child, die_with_parent, name_process
 
 ROLES = ("checker", "engine", "decoder", "steward", "http")
@@ -61,6 +61,8 @@ class Nursery:
         self._channel = channel
         self._pids: dict[int, int] = {}
         self._roles: dict[int, str] = {}
+        self._cpus: dict[int, list[int]] = {}  # of those that have some of their own
+        self._board_root = "/"
         self._turn = 0
 
     def run(self) -> Birth | None:
@@ -92,14 +94,14 @@ class Nursery:
     def _serve(self, request: dict[str, Any], descriptors: list[int]) -> bool:
         """Whether this is the child that was asked for."""
         if request["op"] == "spawn":
-            return self._spawn(request["id"], request["role"])
+            return self._spawn(request["id"], request["role"], request.get("cpus", []))
         if request["op"] == "ping":
-            self._report({"op": "pong", "id": 0, "usage": self._next_usage()})
+            self._report({"op": "pong", "id": 0, "usage": self._next_usage(), "pins": self._tend(request)})
         else:
             self._kill(request["id"])
         return False
 
-    def _spawn(self, number: int, role: str) -> bool:
+    def _spawn(self, number: int, role: str, cpus: list[int]) -> bool:
         if role not in ROLES:
             self._report({"op": "spawn_failed", "id": number, "text": f"no role '{role}'"})
             return False
@@ -111,8 +113,20 @@ class Nursery:
         if pid == 0:
             return True
         self._pids[number], self._roles[number] = pid, role
+        if cpus:
+            self._cpus[number] = cpus
+            pins.tend({pid: self._pins()[pid]}, self._board_root)
         self._report({"op": "spawned", "id": number, "pid": pid})
         return False
+
+    def _pins(self) -> dict[int, pins.Pin]:
+        return {self._pids[n]: pins.Pin(self._roles[n], "engine.cpus", cpus) for n, cpus in self._cpus.items()}
+
+    def _tend(self, request: dict[str, Any]) -> list[str]:
+        """Main and children on their CPUs, as far as these are online."""
+        self._board_root = request["root"]
+        main = pins.Pin("main", "realtime.cpus", request["cpus"])
+        return pins.tend({os.getppid(): main, **self._pins()}, self._board_root)
 
     def _next_usage(self) -> dict[str, Any] | None:
         """What one of us holds, another one each time; None for one that has just ended."""
@@ -132,6 +146,7 @@ class Nursery:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 del self._pids[number], self._roles[number]
+                self._cpus.pop(number, None)
                 self._report({"op": "exited", "id": number, "status": os.waitstatus_to_exitcode(status)})
 
     def _end_children(self) -> None:

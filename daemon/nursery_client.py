@@ -6,18 +6,20 @@ Owned by main. Requests never block; reports arrive through the poller and go to
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..ipc.fd_passing import recv_with_fds, send_with_fds
 from .blas import ONE_THREAD
 
+log = logging.getLogger("orind")
 GONE = "the nursery process ended: main cannot replace engines any more and stops"
 
 
@@ -47,6 +49,11 @@ class NurseryClient:
     `on_usage`: called with what a process holds, now and then, and the time; `on_ended` with the id of one that ended.
     """
 
+    board_root = "/"
+    main_cpus: Sequence[int] = ()
+    """Main's own CPUs, on which the nursery keeps it; empty: all."""
+    misplaced: tuple[str, ...] = ()
+    """Why who does not run on its CPUs."""
     on_usage: Callable[[Mapping[str, Any], int], None] | None = None
     on_ended: Callable[[int], None] | None = None
 
@@ -71,14 +78,17 @@ class NurseryClient:
         fds: list[int],
         arguments: list[str],
         *,
+        cpus: Sequence[int] = (),
         on_failed: Callable[[str], None] | None = None,
     ) -> Child:
-        """Ask for `python -m orind.daemon.ROLE FD... ARGUMENTS...`. The descriptors stay the caller's to close.
+        """Ask for `python -m orind.daemon.ROLE FD... ARGUMENTS...` on these CPUs (empty: all). The descriptors stay the
+        caller's to close.
 
         Raises ChannelError where the arguments are too long, OSError where descriptors are short, NurseryDied.
         """
         child = Child(next(self._numbers), role, on_failed=on_failed)
-        self._send({"op": "spawn", "id": child.number, "role": role, "arguments": arguments}, fds)
+        request = {"op": "spawn", "id": child.number, "role": role, "arguments": arguments, "cpus": list(cpus)}
+        self._send(request, fds)
         self._children[child.number] = child
         return child
 
@@ -95,7 +105,7 @@ class NurseryClient:
                 raise NurseryDied(HUNG.format(SILENT_NS / 1e9))
         elif now_ns >= self._next_ping_ns:
             self._next_ping_ns, self._pinged_ns = now_ns + PING_NS, now_ns
-            self._send({"op": "ping", "id": 0}, [])
+            self._send({"op": "ping", "id": 0, "root": self.board_root, "cpus": list(self.main_cpus)}, [])
 
     def on_readable(self) -> None:
         """Take one report. Raises NurseryDied at end of file."""
@@ -106,6 +116,7 @@ class NurseryClient:
         self._pinged_ns = 0
         report, _ = received
         if report["op"] == "pong":
+            self._note(tuple(report["pins"]))
             if report["usage"] is not None and self.on_usage is not None:
                 self.on_usage(report["usage"], time.monotonic_ns())
             return
@@ -122,6 +133,15 @@ class NurseryClient:
             child.status = report["status"]
             if self.on_ended is not None:
                 self.on_ended(child.pid)
+
+    def _note(self, misplaced: tuple[str, ...]) -> None:
+        if misplaced == self.misplaced:
+            return
+        for text in misplaced:
+            log.warning("%s", text)
+        if not misplaced:
+            log.warning("every process runs on its CPUs again")
+        self.misplaced = misplaced
 
     def close(self, timeout_s: float = 3.0) -> None:
         """End the nursery and all its children."""

@@ -56,6 +56,7 @@ class PowerLink:
         if wanted == self._section:
             return
         self._section = wanted
+        self._nursery.board_root = root
         self._latest = None
         self._lowest = None
         self._respawn.served()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .http_link import HttpLink
     from .leaks import LeakWatch
     from .ledger import Ledger
+    from .nursery_client import NurseryClient
     from .orders import Fence
     from .pipeline import Pipeline
     from .power_link import PowerLink
@@ -56,6 +57,7 @@ class Reported(Protocol):
     decoders: DecodePool
     descriptors: Descriptors
     endpoints: Endpoints
+    nursery: NurseryClient
 
     @property
     def tally(self) -> Tally: ...
@@ -156,7 +158,7 @@ def health(daemon: Reported, queued: int, now_ns: int) -> tuple[bool, list[str]]
         poor.append(f"the power governor does not run, the lowest pacing holds: {daemon.power.problem}")
     if daemon.http.problem:
         poor.append(f"the HTTP process does not run: {daemon.http.problem}")
-    poor += [*generation.memory.problems(), *daemon.leaks.problems()]
+    poor += [*generation.memory.problems(), *daemon.leaks.problems(), *daemon.nursery.misplaced]
     others = (daemon.decoders.problem, daemon.descriptors.problem, daemon.pipeline.relief.problem)
     poor += [problem for problem in others if problem]
     if daemon.power.report.get("faults"):

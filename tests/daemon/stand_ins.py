@@ -77,6 +77,7 @@ class Processes(NurseryClient):
         fds: list[int],
         arguments: list[str],
         *,
+        cpus: Sequence[int] = (),
         on_failed: Callable[[str], None] | None = None,
     ) -> Child:
         self._count += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
 import threading
@@ -125,7 +124,7 @@ def test_a_picture_larger_than_the_slot_is_refused(no_fd_leak: None) -> None:
 
 def test_the_process_serves_until_main_is_gone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "begin_child", lambda: None)
-    start = json.dumps({"slots": [3, SLOT_BYTES], "cpus": sorted(os.sched_getaffinity(0))})
+    start = json.dumps({"slots": [3, SLOT_BYTES]})
     channel = Channel(desk.theirs, blocking=True)
     monkeypatch.setattr(decoder.Channel, "from_fd", lambda fd, blocking: channel)  # the process's end would close it
     monkeypatch.setattr(sys, "argv", ["decoder", str(channel.fileno()), str(desk.ring.writable_fd()), start])

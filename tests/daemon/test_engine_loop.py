@@ -248,8 +248,7 @@ def test_a_real_plan_is_served_by_descriptor(bench: Bench, identity_plan: Path) 
 def start_text(bench: Bench, **changes: object) -> str:
     return json.dumps(
         {"epoch": 1, "device": "cpu", "cpu_steps": False, "heartbeat_ms": NEVER_MS, "others_serve": False,
-         "emergency_bytes": 0, "cpus": [],
-         "slots": [4, 16_384],
+         "emergency_bytes": 0, "slots": [4, 16_384],
          "results": [2, 4, 24, 1], **changes}
     )  # fmt: skip
 
@@ -271,8 +270,7 @@ def test_the_process_starts_says_ready_and_stops(
 ) -> None:
     bench = Bench()
     plan = os.open(identity_plan, os.O_RDONLY)
-    cpus = sorted(os.sched_getaffinity(0))
-    as_process(bench, monkeypatch, start_text(bench, cpus=cpus), plan)
+    as_process(bench, monkeypatch, start_text(bench), plan)
     assert engine.main() == 0
     assert [bench.notice().kind for _ in range(2)] == [Kind.MEMORY, Kind.READY]
     os.close(plan)
@@ -282,7 +280,6 @@ def test_the_process_starts_says_ready_and_stops(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"cpus": [4095]}, "Invalid argument"),
         ({"slots": [400, 16_384]}, "were announced"),
         ({"device": "cuda"}, "cuda"),
     ],

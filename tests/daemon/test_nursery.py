@@ -68,7 +68,7 @@ def sleeper(live: Live) -> tuple[Child, socket.socket, int]:
     slots = os.memfd_create("slots")
     os.ftruncate(slots, 4096)
     with theirs:
-        child = live.client.spawn("decoder", [theirs.fileno(), slots], ['{"slots": [1, 4096], "cpus": []}'])
+        child = live.client.spawn("decoder", [theirs.fileno(), slots], ['{"slots": [1, 4096]}'])
     return child, ours, slots
 
 
@@ -181,7 +181,7 @@ client = NurseryClient()
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 slots = os.memfd_create("slots")
 os.ftruncate(slots, 4096)
-child = client.spawn("decoder", [theirs.fileno(), slots], ['{"slots": [1, 4096], "cpus": []}'])
+child = client.spawn("decoder", [theirs.fileno(), slots], ['{"slots": [1, 4096]}'])
 theirs.close()
 ours.recv(4096)
 client.channel.setblocking(True)
