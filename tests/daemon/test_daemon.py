@@ -456,11 +456,13 @@ def test_health_says_which_helper_is_missing(house: House, monkeypatch: pytest.M
     monkeypatch.setattr("orind.daemon.http_link.HttpLink.problem", "it was silent")
     monkeypatch.setattr("orind.daemon.power_link.PowerLink.problem", "it has ended")
     house.daemon.descriptors.problem = "no further connections are taken: 9 of 9 descriptors are in use"
+    house.processes.misplaced = ("engine.cpus: CPU 3 offline",)
     assert house.status()["health"] == {
         "ok": True,
         "reasons": [
             "the power governor does not run, the lowest pacing holds: it has ended",
             "the HTTP process does not run: it was silent",
+            "engine.cpus: CPU 3 offline",
             "no JPEG decode worker: it ended by itself",
             "no further connections are taken: 9 of 9 descriptors are in use",
         ],
