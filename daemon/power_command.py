@@ -1,6 +1,6 @@
 """`orind power`: the live view (power_view.py) without an action; `restore` puts the board's clocks back as they were
-before the daemon (ExecStopPost=, also after a crash); `modes` shows what each mode of nvpmodel caps, and which switch needs a reboot.
-`mode`, `fan`: mode_command.py.
+before the daemon (ExecStopPost=, also after a crash); `modes` shows what each mode of nvpmodel caps, and which switch
+needs a reboot. `mode`, `fan`: mode_command.py.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def run(options: argparse.Namespace) -> int:
         return power_view.run(argparse.Namespace(command="power", **{**live, "run_dir": run_dir}))
     if misplaced := [name for name, given in live.items() if given]:
         option = f"--{misplaced[0].replace('_', '-')}"
-        print(f"orind power: {option} before {options.action} is for the view without an action; where {options.action} "
-              f"takes it, it stands behind", file=sys.stderr)
+        print(f"orind power: {option} before {options.action} is for the view without an action; where "
+              f"{options.action} takes it, it stands behind", file=sys.stderr)
         return Exit.USAGE
     if options.action == "restore":
         return _restore(options)
