@@ -62,8 +62,8 @@ def _unwritable(output: Path) -> Exit | None:
 def lines(status: dict[str, Any]) -> list[str]:
     """The status for a person's terminal."""
     frames, power = status["frames"], status["power"]
-    renewed = f", {status['renewals']} engines renewed" if status["renewals"] else ""
-    text = [f"{status['state']}, generation {status['generation']}, {status['failovers']} failovers{renewed}"]
+    renewed = f", engines renewed: {status['renewals']}" if status["renewals"] else ""
+    text = [f"{status['state']}, generation {status['generation']}, failovers: {status['failovers']}{renewed}"]
     text += [f"  ! {reason}" for reason in status["health"]["reasons"]]
     if status["reload"]["result"]:
         text.append(f"reload   {status['reload']['result']}")

@@ -38,7 +38,7 @@ def render(status: dict[str, Any], code: int, reasons: list[str]) -> str:
         "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=2>",
         f"<title>orind: {escape(status['state'])}</title><style>{STYLE}</style>",
         f"<h1>orind <span class='state {kind}'>{escape(status['state'])}</span></h1>",
-        f"<div>generation {status['generation']}, {status['failovers']} failovers, "
+        f"<div>generation {status['generation']}, failovers: {status['failovers']}, "
         f"{status['reload']['done']} of {status['reload']['requested']} reloads done</div>",
         *(f"<div class={kind}>{escape(reason)}</div>" for reason in reasons),
         _load(status["degradation"]),

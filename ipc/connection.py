@@ -1,6 +1,6 @@
 """Whether somebody is at the other end of a socket, told by ZeroMQ's own events.
 
-Used by the client library for DEALER. The simpler way, ZMQ_IMMEDIATE, costs answers: when the peer ends, libzmq then
+Used by the client library. For DEALER the simpler way, ZMQ_IMMEDIATE, costs answers: when the peer ends, libzmq then
 throws away what it had received and the application had not read yet, such as the last words of a daemon that stops.
 """
 

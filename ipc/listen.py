@@ -17,6 +17,8 @@ from .exit_codes import Exit
 from .publish import count_of, positive
 from .result_text import result_line
 
+ALONE_S = 2.0  # without a daemon at the other end before it is said
+HINT = "is orind serving with results there? (--endpoint names another place)"
 DEFAULT_ENDPOINT = "ipc:///run/orind/results"
 EXAMPLE = (
     "example: orind listen --camera line1 --json | jq .outcome\n"
@@ -42,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
         with Subscriber(args.endpoint, args.camera, timeout_s=args.timeout) as results:
             if sys.stderr.isatty():
                 print(f"listening on {args.endpoint} until Ctrl-C", file=sys.stderr)
+            if not results.wait_connected(min(ALONE_S, args.timeout or ALONE_S)):
+                print(f"orind listen: nobody publishes at {args.endpoint} so far; {HINT}", file=sys.stderr)
             for result in results:
                 print(json.dumps(result.raw) if args.json else result_line(result), flush=True)
                 heard += 1
@@ -56,6 +60,5 @@ def run(args: argparse.Namespace) -> int:
         return Exit.USAGE
     if heard and args.count is None:
         return Exit.DONE
-    hint = "" if heard else f": is orind serving with results at {args.endpoint}? (--endpoint names another place)"
-    print(f"orind listen: {heard} results came, then none for {args.timeout:g} s{hint}", file=sys.stderr)
+    print(f"orind listen: {heard} results came, then none for {args.timeout:g} s", file=sys.stderr)
     return Exit.FAILED

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import zmq
 
 from . import wire
+from .connection import Connection
 from .endpoint import RESULT_BYTES_MAX, Context, attach, make_socket
 from .errors import WireError
 from .wire import Result
@@ -40,6 +41,7 @@ class Subscriber:
         self._own_context = context is None
         self._context: Context = context if context is not None else zmq.Context()
         self._socket = make_socket(self._context, zmq.SUB, hwm=hwm, linger_ms=0, max_bytes=RESULT_BYTES_MAX)
+        self._connection = Connection(self._socket)
         for topic in topics:
             self._socket.subscribe(topic)
         try:
@@ -47,6 +49,10 @@ class Subscriber:
         except BaseException:
             self.close()
             raise
+
+    def wait_connected(self, timeout_s: float) -> bool:
+        """Whether a daemon is at the other end, as soon as one is; False when none came in timeout_s."""
+        return self._connection.wait(timeout_s)
 
     def receive(self, timeout_s: float | None = None) -> Result | None:
         """The next result, or None when none came in timeout_s (None: wait for ever). Malformed ones are counted."""
@@ -73,6 +79,7 @@ class Subscriber:
             yield result
 
     def close(self) -> None:
+        self._connection.close()
         self._socket.close()
         if self._own_context:
             self._context.term()

@@ -114,7 +114,7 @@ def test_status_for_a_person(tmp_path: Path, capsys: Captured) -> None:
     assert code == 0 and request.op == "status"
     out = capsys.readouterr().out
     assert out.startswith(
-        "serving, generation 3, 2 failovers, 1 engines renewed\n  ! no ready standby\nreload   generation 3 serves\n"
+        "serving, generation 3, failovers: 2, engines renewed: 1\n  ! no ready standby\nreload   generation 3 serves\n"
         "http     http://127.0.0.1:8787\nframes   received 10  ok 7"
     )
     assert "active   active    pid 7 on <cpu> (epoch 1)" in out and "latency  total" in out
