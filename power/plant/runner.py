@@ -18,6 +18,7 @@ from pathlib import Path
 from ..errors import PowerError
 from .board import PlantBoard
 from .busy import read_busy_fd, read_busy_file
+from .constants import faster
 from .fault_file import FaultFile
 from .model import PlantModel
 from .modules import JETPACKS, MODULES
@@ -67,12 +68,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tick-ms", type=float, default=100.0, help="time between two updates (default 100)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sensor noise (default 0)")
     parser.add_argument("--faults", type=Path, help="JSON file of faults, which may come and go later (fault_file.py)")
+    parser.add_argument("--thermal-speed", type=float, default=1.0, metavar="N",
+                        help="heat and cool N times as fast, 1 to 100 (default 1): shorter runs, power as ever")
     busy = parser.add_mutually_exclusive_group()
     busy.add_argument("--busy-fd", type=int, help='inherited descriptor of a file holding "now_ns busy_ns"')
     busy.add_argument("--busy-file", type=Path, help='path of a file holding "now_ns busy_ns"')
     options = parser.parse_args(arguments)
     if not 10.0 <= options.tick_ms <= 1000.0 or not -40.0 <= options.ambient <= 80.0:
         parser.error("--tick-ms must lie in 10 to 1000 and --ambient in -40 to 80")
+    if not 1.0 <= options.thermal_speed <= 100.0:
+        parser.error("--thermal-speed must lie in 1 to 100")
     parent = os.getppid()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -83,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     elif options.busy_file is not None:
         read = lambda: read_busy_file(options.busy_file)  # noqa: E731
     module = MODULES[options.module]
-    model = PlantModel(module.constants, options.ambient, options.seed,
+    model = PlantModel(faster(module.constants, options.thermal_speed), options.ambient, options.seed,
                        fan_profile=options.fan or module.fan_profile)
     try:
         board = PlantBoard(options.root, model, module, JETPACKS[options.jetpack])

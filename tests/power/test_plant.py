@@ -20,7 +20,7 @@ from orind.power.errors import PowerError
 from orind.power.plant import runner
 from orind.power.plant.board import PlantBoard
 from orind.power.plant.busy import read_busy_fd, read_busy_file, write_busy_fd, write_busy_file
-from orind.power.plant.constants import PlantConstants
+from orind.power.plant.constants import PlantConstants, faster
 from orind.power.plant.model import PlantModel
 from orind.power.plant.modules import AGX_ORIN, JETPACKS
 from orind.power.plant.tree import Layout, build_tree
@@ -41,6 +41,20 @@ def test_steps_are_exact_whatever_their_length() -> None:
         fine.step(0.01, 918, 0.8)
     for zone in ("gpu", "cpu", "soc0", "tj"):
         assert coarse.temperature_c(zone) == pytest.approx(fine.temperature_c(zone), abs=1e-6)
+
+
+def test_a_board_that_heats_faster_is_the_same_board_sooner() -> None:
+    plain, fast = PlantModel(QUIET), PlantModel(faster(QUIET, 20))
+    plain.fan_works = fast.fan_works = False
+    before = plain.temperature_c("tj")
+    for plant, dt_s in ((plain, 2.0), (fast, 0.1)):
+        plant.step(1e-9, 306, 0.0)  # the first look of the fan control
+        for _ in range(20):
+            plant.step(dt_s, 918, 0.8)
+    assert plain.temperature_c("tj") > before + 10
+    for zone in ("gpu", "cpu", "soc0", "tj"):
+        assert fast.temperature_c(zone) == pytest.approx(plain.temperature_c(zone), abs=1e-6)
+    assert faster(QUIET, 20).window_ms == QUIET.window_ms, "sensors are as slow as ever"
 
 
 def test_one_step_is_the_closed_form() -> None:
@@ -193,7 +207,8 @@ def test_runner_ends_when_its_parent_is_another(plant: PlantBoard) -> None:
     runner.run(plant, lambda: None, threading.Event(), tick_s=0.001, parent=os.getppid() + 1)
 
 
-@pytest.mark.parametrize("arguments", [["--root", "x", "--tick-ms", "1"], ["--root", "x", "--ambient", "200"], []])
+@pytest.mark.parametrize("arguments", [["--root", "x", "--tick-ms", "1"], ["--root", "x", "--ambient", "200"],
+                                       ["--root", "x", "--thermal-speed", "0"], []])
 def test_runner_usage(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         runner.main(arguments)
