@@ -48,6 +48,7 @@ STOP_TIMEOUT_S = 30.0
 LOG_LINES = 80
 CALIBRATION_SEED, CALIBRATION_PARTS, SHOWN_SEED = 500_000, 256, 700_000
 PAGE_BYTES = 4096
+LOOK_S = 0.05  # how often a load that sends nothing by itself looks whether it is to change
 TINY_SHAPE = (1, 16, 8, 8)  # as ONNX has it
 # No power, no http: only what moves frames. The restart budget and the watchdogs suit a shared machine and many kills;
 # engines do not take turns by themselves, so that the one that was found active is the one that is killed.
@@ -116,6 +117,15 @@ class Service:
 
     def start(self, state: str = "serving") -> dict[str, Any]:
         """Start the daemon and wait until its `state` is the given one. Returns that status."""
+        self.launch()
+        return self.await_state(state)
+
+    def await_state(self, state: str = "serving") -> dict[str, Any]:
+        """Wait until the daemon's `state` is the given one. Returns that status."""
+        return self.wait_for(lambda status: status["state"] == state, f"state {state}", START_TIMEOUT_S)
+
+    def launch(self) -> None:
+        """Start the daemon and do not wait."""
         command = [sys.executable, "-m", "orind.daemon.cli", "serve", str(self.config_path)]
         self.exit_code, self._killed = None, False
         with self.log_path.open("ab") as log:
@@ -123,7 +133,6 @@ class Service:
             self._process = subprocess.Popen(
                 command, cwd=self.work_dir, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        return self.wait_for(lambda status: status["state"] == state, f"state {state}", START_TIMEOUT_S)
 
     @property
     def pid(self) -> int:
@@ -249,9 +258,16 @@ class Service:
 
     # -- engines and accounts ------------------------------------------------------------------------------------
 
+    def engine_pid(self, role: str) -> int:
+        """Process id of the engine that is "active" (receives frames) or "standby". Raises ServiceError: none is."""
+        pids = [e["pid"] for e in self.status()["engines"] if e["role"] == role]
+        if not pids:
+            raise ServiceError(f"there is no {role} engine")
+        return int(pids[0])
+
     def active_pid(self) -> int:
         """Process id of the engine that receives frames."""
-        return int(next(e["pid"] for e in self.status()["engines"] if e["role"] == "active"))
+        return self.engine_pid("active")
 
     def kill_active(self, number: signal.Signals = signal.SIGKILL) -> int:
         """Send a signal to the active engine, -> when, in ns."""
@@ -304,7 +320,7 @@ class Answered:
 
 
 class Load(threading.Thread):
-    """Sends frames of one camera at a steady rate (DEALER) and keeps every answer with its time.
+    """Sends frames of one camera at a steady rate (DEALER) and keeps every answer with its time. `change` alters it.
 
     Runs from `with` entry (or start()) to stop(), which waits for what is unanswered and raises what went wrong.
     """
@@ -318,12 +334,13 @@ class Load(threading.Thread):
         encoding: str | None = None,
         wait_s: float = 20.0,
     ) -> None:
-        """encoding: as in Publisher.send. wait_s: how long stop() waits for answers."""
+        """rate_hz: 0 for none yet. encoding: as in Publisher.send. wait_s: how long stop() waits for answers."""
         super().__init__(name=f"load {camera}", daemon=True)
         self.sent: list[Sent] = []
         self.answers: list[Answered] = []
         self.duplicates = 0
-        self.period_ns = int(1e9 / rate_hz)
+        self.period_ns = int(1e9 / rate_hz) if rate_hz else 0
+        self._window = 0
         self._service, self._frames, self._camera, self._encoding = service, frames, camera, encoding
         self._wait_s = wait_s
         self._error: BaseException | None = None
@@ -334,32 +351,43 @@ class Load(threading.Thread):
         try:
             with self._service.client(self._camera) as client:
                 self._send_all(client)
-                self._collect(client, self._wait_s, until_empty=True)
+                self._collect(client, self._wait_s, until=0)
                 self.duplicates = client.duplicates + client.malformed
         except BaseException as error:  # noqa: BLE001 whatever it is: stop() raises it in the caller's thread
             self._error = error
         with self._news:
             self._news.notify_all()
 
+    def change(self, rate_hz: float = 0.0, window: int = 0) -> None:
+        """From now on frames leave at `rate_hz`, or as answers come, with `window` unanswered; without either none."""
+        self.period_ns, self._window = int(1e9 / rate_hz) if rate_hz else 0, window
+
     def _send_all(self, client: Publisher) -> None:
-        begin_ns = time.monotonic_ns()
+        due_ns = time.monotonic_ns()
         while not self._stopping.is_set():
-            count = len(self.sent)
-            client.send(self._frames[count % len(self._frames)], self._encoding)
+            period_ns, window = self.period_ns, self._window
+            if window and client.outstanding >= window:
+                self._collect(client, LOOK_S, until=window - 1)
+                continue
+            if not window and not period_ns:
+                self._collect(client, LOOK_S)
+                due_ns = time.monotonic_ns()
+                continue
+            client.send(self._frames[len(self.sent) % len(self._frames)], self._encoding)
             with self._news:
-                self.sent.append(Sent(count, time.monotonic_ns()))
+                self.sent.append(Sent(len(self.sent), time.monotonic_ns()))
                 self._news.notify_all()
-            due_ns = begin_ns + (count + 1) * self.period_ns
+            due_ns = due_ns + period_ns if period_ns else time.monotonic_ns()
             self._collect(client, (due_ns - time.monotonic_ns()) / 1e9)
 
-    def _collect(self, client: Publisher, timeout_s: float, until_empty: bool = False) -> None:
-        """Take answers for timeout_s, or until none is awaited any more."""
+    def _collect(self, client: Publisher, timeout_s: float, until: int | None = None) -> None:
+        """Take answers for timeout_s, or until so few are awaited."""
         end = time.monotonic() + timeout_s
         while True:
             left = end - time.monotonic()
             for result in client.poll(max(0.0, left) if client.outstanding else 0.0):
                 self.answers.append(Answered(time.monotonic_ns(), result))
-            if left <= 0 or (until_empty and not client.outstanding):
+            if left <= 0 or (until is not None and client.outstanding <= until):
                 return
             if not client.outstanding:
                 self._stopping.wait(max(0.0, end - time.monotonic()))
