@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +21,28 @@ from closed_loop import CONFIGS, Loop, new_loop
 from orind.power.board import BoardFacts
 from orind.power.plant.board import PlantBoard
 from orind.power.plant.model import PlantModel
+
+
+def why_no_fuse() -> str:
+    """What keeps this host from mounting a board, or ''."""
+    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
+        return "only root may mount, and only with /dev/fuse"
+    if missing := [tool for tool in ("unshare", "setpriv") if shutil.which(tool) is None]:
+        return f"no {', '.join(missing)} here"
+    tried = subprocess.run([sys.executable, "-c", "import mfusepy"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        return f"mfusepy (extra test) and libfuse3 are needed: {tried.stderr.strip().splitlines()[-1]}"
+    tried = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True, check=False)
+    return f"mount namespaces are refused: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+NO_FUSE = why_no_fuse()
+collect_ignore = ["test_fuse.py"] if NO_FUSE else []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if NO_FUSE:
+        terminalreporter.write_line(f"left out: tests/power/test_fuse.py: {NO_FUSE}")
 
 
 @pytest.fixture(scope="session")

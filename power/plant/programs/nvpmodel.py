@@ -108,7 +108,11 @@ def enter(conf: Conf, wanted: int, how: str) -> int:
         table = conf.paths.get((param, "FREQ_TABLE"))
         if value == "-1":
             value = max(table.read_text().split(), key=int) if table is not None else "0"
-        path.write_text(f"{value}\n")
+        try:
+            path.write_text(f"{value}\n")
+        except OSError as error:
+            print(f"Error writing {value} to {path}: {error.errno}")
+            return WRITE_FAILED
     fan = re.search(r"fmode:\S+", STATUS.read_text()) if STATUS.exists() else None
     STATUS.parent.mkdir(parents=True, exist_ok=True)
     STATUS.write_text(f"pmode:{wanted:04d}{f' {fan[0]}' if fan else ''}\n")
