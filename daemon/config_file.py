@@ -5,6 +5,7 @@ Runs in the checker only (main parses no YAML). Loads the configuration, the boa
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 
 from ..kernels.yaml_lines import LinedYaml, YamlProblem, problems_of
 from ..power.board import BoardFacts
+from ..power.envelope import holding_mode
 from ..power.errors import SettingsError
 from ..power.policy import Policy
 from ..power.sysfs import Sysfs
@@ -70,7 +72,8 @@ def load_power(config: Config) -> PowerFiles | None:
     compatible = Sysfs(config.power.root).read_compatible()
     if compatible and not facts.matches(compatible):
         raise ConfigError([f"power.board: {facts.title} is configured, but the board says it is {compatible[0]}"])
-    return PowerFiles(board, mode, load_policy(policy_path, facts)[0])
+    active = mode or _active_mode(facts, Sysfs(config.power.root))
+    return PowerFiles(board, mode, load_policy(policy_path, facts, active, config.cameras)[0])
 
 
 def load_board(spec: str) -> tuple[dict[str, Any], BoardFacts, str]:
@@ -93,15 +96,28 @@ def load_board(spec: str) -> tuple[dict[str, Any], BoardFacts, str]:
     return board.value, facts, mode
 
 
-def load_policy(path: Path, facts: BoardFacts) -> tuple[dict[str, Any], Policy]:
-    """A policy as a plain table and checked against the board. Raises ConfigError."""
+def load_policy(
+    path: Path, facts: BoardFacts, mode: str, cameras: Collection[str] | None = None
+) -> tuple[dict[str, Any], Policy]:
+    """A policy as a plain table and checked against the board, its mode ('': not known) and the cameras (None: they
+    are not known). Raises ConfigError."""
     document = _read(path)
     try:
         policy = Policy.from_dict(document.value)
-        policy.check_against(facts)
+        policy.check_against(facts, mode)
     except SettingsError as error:
         raise ConfigError(_problems(document, error)) from None
+    if cameras is not None and (unknown := [i for i, c in enumerate(policy.priorities) if c not in cameras]):
+        raise ConfigError([f"{path}:{document.line_of(('priorities', i))}: priorities[{i}]: no camera "
+                           f"{policy.priorities[i]!r} (cameras: {', '.join(cameras)})" for i in unknown])
     return document.value, policy
+
+
+def _active_mode(facts: BoardFacts, sysfs: Sysfs) -> str:
+    """The mode of nvpmodel that the board is in; '' where it does not say, or says one that we do not know."""
+    mode_id = holding_mode(sysfs)
+    mode = None if mode_id is None else facts.mode(mode_id)
+    return "" if mode is None else mode.name
 
 
 def with_lines(path: Path, problems: list[str]) -> list[str]:

@@ -67,8 +67,7 @@ class Daemon:
         self._numbers = self._loops = self._busy_ns = 0
         self._next_tick_ns = self._drain_deadline_ns = 0
         self._page, self._collector = status.Page(), realtime.IdleCollector()
-        self._retired = Retired()
-        self._started_with = candidate.config
+        self._retired, self._started_with = Retired(), candidate.config
         self._signals = signals
         self.nursery = nursery
         self._poller = poller
@@ -179,8 +178,9 @@ class Daemon:
         elif request.op in ("reload", "rollback"):
             refusal = self.reloading.request(request.op, reply if request.wait else None)
             if not request.wait:
-                told = {"result": refusal or f"{request.op} requested", "problems": [], "notes": []}
-                reply({"ok": not refusal, **told})
+                reply({"ok": not refusal, "result": refusal or f"{request.op} requested", "problems": [], "notes": []})
+        elif request.op == "power":
+            reply(self.power.ask(request, now_ns))
         else:
             self.drain("asked for on the control socket", now_ns)
             reply({"ok": True, "result": "draining"})

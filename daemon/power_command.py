@@ -16,7 +16,7 @@ from ..power.actuators import restore_saved
 from ..power.errors import ConfError, PowerError, SysfsError
 from ..power.nvpmodel import CONF, Conf, ConfMode, Masks, read_board, switch_to
 from ..power.sysfs import Sysfs
-from . import mode_command, power_view
+from . import mode_command, power_ask_command, power_view
 from .control_options import DEFAULT_RUN_DIR, add_run_dir
 from .mode_command import STATE
 
@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     modes.add_argument("--json", action="store_true", help="as one JSON object")
     modes.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="of a simulated board (default /)")
     mode_command.add_actions(actions)
+    power_ask_command.add_actions(actions)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -62,6 +63,8 @@ def run(options: argparse.Namespace) -> int:
         return _restore(options)
     if options.action in ("mode", "fan"):
         return mode_command.run(options)
+    if options.action in power_ask_command.ACTIONS:
+        return power_ask_command.run(options)
     try:
         return _modes(options)
     except ConfError as error:

@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from ..ipc.bounded_text import bound_fields, bound_text
-from ..ipc.channel import Channel, make_pair
+from ..ipc.channel import MESSAGE_BYTES_MAX, Channel, make_pair
+from ..ipc.control import Request
 from ..ipc.errors import ChannelError, IpcError
 from ..ipc.stats_page import StatsWriter
+from ..power.board import BoardFacts
 from ..power.errors import PowerError
 from ..power.limits import Limits, in_force
 from ..power.policy import Policy
 from .nursery_client import Child, NurseryClient
 from .pipeline import Pipeline
 from .poller import Watcher
+from .power_requests import PowerRequests
 from .respawn import Respawn
 
 log = logging.getLogger("orind")
@@ -39,6 +42,8 @@ class PowerLink:
         self._stats = stats
         self._run_dir = run_dir
         self._section: dict[str, Any] | None = None
+        self._policy: Policy | None = None
+        self._requests = PowerRequests()
         self._lowest: Limits | None = None
         self._channel: Channel | None = None
         self._child: Child | None = None
@@ -49,23 +54,43 @@ class PowerLink:
         self.report: dict[str, Any] = dict(UNGOVERNED)
 
     def configure(self, section: dict[str, Any] | None, root: str) -> None:
-        """Take a (new) power section: board, mode and policy from the checker. The old steward restores and ends."""
+        """Take a (new) power section: board, mode and policy from the checker. A steward that runs takes another policy
+        as it is, with all that it has learned; for another board it restores the clocks and ends."""
         wanted = (
             None if section is None else {**section, "root": root, "state": str(self._run_dir / "power-state.json")}
         )
         if wanted == self._section:
             return
-        self._section = wanted
+        before, self._section = self._section, wanted
         self._nursery.board_root = root
+        self._policy = None if wanted is None else Policy.from_dict(wanted["policy"])
+        self._lowest = None if self._policy is None else self._policy.lowest("no word from the steward")
+        if self._policy is None:
+            self._requests = PowerRequests()
+        else:
+            self._requests.fit(self._policy)
+            if before is not None and {**before, "policy": None} == {**(wanted or {}), "policy": None} \
+                    and self._tell({"policy": (wanted or {})["policy"], "asked": self._requests.message()}):
+                return
         self._latest = None
-        self._lowest = None
         self._respawn.served()
         self.report = dict(UNGOVERNED)
-        if wanted is not None:
-            policy = Policy.from_dict(wanted["policy"])
-            self._lowest = policy.lowest("no word from the steward")
-            self.report["budget_w"] = policy.budget_mw / 1000
+        if self._policy is not None:
+            self.report["budget_w"] = self._policy.budget_mw / 1000
         self._hang_up()
+
+    def ask(self, request: Request, now_ns: int) -> dict[str, Any]:
+        """What somebody asks for on the control socket: the reply."""
+        by = f"uid {request.uid} (pid {request.pid})"
+        if self._section is None or self._policy is None:
+            return {"ok": False, "result": "refused: power is not governed, the configuration has no power section"}
+        facts = BoardFacts.from_dict(self._section["board"])
+        refusal = self._requests.ask(request.given, by, self._policy, facts, now_ns)
+        if refusal:
+            log.warning("power: what %s asked for is refused: %s", by, refusal)
+            return {"ok": False, "result": f"refused: {refusal}"}
+        self._tell({"asked": self._requests.message()})
+        return {"ok": True, "result": "taken"}
 
     def limits(self, now_ns: int) -> Limits | None:
         """What holds now; None where power is not governed."""
@@ -80,6 +105,7 @@ class PowerLink:
 
     def tick(self, now_ns: int) -> None:
         """Start a steward where one is due, after the one before has ended, so that it cannot undo the new caps."""
+        self._requests.tick(now_ns)
         if self._channel is not None and self._child is not None and now_ns - self._heard_ns > SILENT_NS:
             log.error("the steward has been silent for %.0f s and is replaced", SILENT_NS / 1e9)
             self._nursery.kill(self._child)
@@ -121,6 +147,13 @@ class PowerLink:
                 return
         self._channel = channel
         self._watcher.watch(channel.fileno(), self._on_readable)
+        self._tell({"asked": self._requests.message()})
+
+    def _tell(self, message: dict[str, Any]) -> bool:
+        """Pass it on to the steward. False: it cannot be told now; a steward that does not read is replaced for its
+        silence, and the next one is told at its start."""
+        data = json.dumps(message).encode()
+        return self._channel is not None and len(data) <= MESSAGE_BYTES_MAX and self._channel.send(data)
 
     def _on_readable(self, now_ns: int) -> None:
         channel = self._channel

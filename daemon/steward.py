@@ -1,7 +1,8 @@
 """The steward process: reads the board, governs its clocks, tells main what to obey.
 
-Started by the nursery (`python -m orind.daemon.steward CHANNEL STATS SECTION`). Ends when main is gone, and puts the
-clocks back before it does. A real /sys is touched only when the configuration's power.root says so.
+Started by the nursery (`python -m orind.daemon.steward CHANNEL STATS SECTION`). Main's messages: another policy, what
+was asked for on the control socket, what deadlines need. Ends when main is gone, and puts the clocks back before it
+does. A real /sys is touched only when the configuration's power.root says so.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ..ipc.channel import Channel
+from ..ipc.clock import wall_offset_ns
 from ..ipc.errors import StatsPageError
 from ..ipc.stats_page import StatsReader
 from ..power.actuators import Caps
 from ..power.board import BoardFacts
+from ..power.budget import Asked, Outside
 from ..power.errors import PowerError
 from ..power.governor import Governor
 from ..power.limits import Limits
@@ -36,6 +39,7 @@ def main() -> int:
     section: dict[str, Any] = json.loads(sys.argv[3])
     facts, policy = BoardFacts.from_dict(section["board"]), Policy.from_dict(section["policy"])
     root = Path(section["root"])
+    heard = Heard()
     try:
         caps = Caps(root, facts, Path(section["state"]))
         steward = Steward(
@@ -44,28 +48,56 @@ def main() -> int:
             Governor(facts, policy),
             lambda: _busy(stats),
             lambda limits: _send(channel, limits),
+            look_outside=heard.outside,
         )
     except PowerError as error:
         _say(channel, {"error": str(error)})
         return 1
     memory = MemoryClock(root)
     try:
-        _govern(steward, policy, channel, memory, Sysfs(root).read_model())
+        _govern(steward, policy, channel, heard, memory, Sysfs(root).read_model())
     finally:
         memory.close()
         steward.close()
     return 0
 
 
-def _govern(steward: Steward, policy: Policy, channel: Channel, memory: MemoryClock, board: str | None) -> None:
+class Heard:
+    """What main said last of the world outside of the board."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, Asked | None] = {}
+
+    def take(self, asked: dict[str, list[Any] | None]) -> None:
+        """`budget`, `ambient` or `deadline`: [value, until_ns, by], or null where it does not hold any more."""
+        for name, value in asked.items():
+            self._asked[name] = None if value is None else Asked(*value)
+
+    def outside(self) -> Outside:
+        """As Steward.look_outside."""
+        wall_s = (time.monotonic_ns() + wall_offset_ns()) / 1e9
+        return Outside(wall_s, **self._asked)
+
+
+def _govern(
+    steward: Steward, policy: Policy, channel: Channel, heard: Heard, memory: MemoryClock, board: str | None
+) -> None:
     """Tick until main hangs up. Ticks keep their phase; one that was missed is not made up for."""
     poller = select.poll()
     poller.register(channel, select.POLLIN)
     next_ns = time.monotonic_ns()
     while True:
         wait_ms = max(0, next_ns - time.monotonic_ns()) / 1e6
-        if poller.poll(wait_ms) and channel.recv_all().ended:
-            return
+        if poller.poll(wait_ms):
+            received = channel.recv_all()
+            for data in received.messages:
+                message = json.loads(data)
+                heard.take(message.get("asked", {}))
+                if "policy" in message:
+                    policy = Policy.from_dict(message["policy"])
+                    steward.adopt(policy)
+            if received.ended:
+                return
         if time.monotonic_ns() < next_ns:
             continue
         next_ns = max(next_ns + policy.tick_ns, time.monotonic_ns())

@@ -1,5 +1,5 @@
-"""The control socket: `orind status`, `reload`, `rollback`, `drain` talk to main here, one JSON object each way. The
-power helper's socket is another one of the kind.
+"""The control socket: `orind status`, `reload`, `rollback`, `drain`, `power budget` talk to main here, one JSON
+object each way. The power helper's socket is another one of the kind.
 
 A SEQPACKET socket file, mode 0660, served inside main's poller. Invariant: no client, however slow, silent or hostile,
 makes main wait: every descriptor is non-blocking, clients and lengths are bounded, and what cannot be sent is dropped
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from .errors import ControlError
 from .socket_files import PATH_BYTES_MAX, UMASK
 
-OPS = ("status", "reload", "rollback", "drain")
+OPS = ("status", "reload", "rollback", "drain", "power")
 REQUEST_BYTES_MAX = 4096
 REPLY_BYTES_MAX = 131_072  # below the kernel's default limit of a datagram (wmem_max 212,992)
 CLIENTS_MAX = 16
@@ -38,6 +38,7 @@ class Request(NamedTuple):
     wait: bool
     pid: int
     uid: int
+    given: Mapping[str, Any]
 
 
 class Asked(NamedTuple):
@@ -127,7 +128,8 @@ class ControlServer:
             text = f"unknown request: send op (one of {', '.join(OPS)}) and wait (true or false)"
             self.reply(client, {"ok": False, "error": text})
             return None
-        return Request(client, op, wait, asked.pid, asked.uid)
+        given = {name: value for name, value in asked.fields.items() if name not in ("op", "wait")}
+        return Request(client, op, wait, asked.pid, asked.uid, given)
 
     def take(self, client: int) -> Asked | None:
         """A client's descriptor is ready. None: it said nothing useful (answered with the reason) or left; `clients`

@@ -13,16 +13,20 @@ import time
 from pathlib import Path
 
 from .board import BoardFacts
+from .cpu_caps import CpuCaps
+from .cpu_clock import Permitted
 from .envelope import Envelope, holding_mode
 from .errors import PowerError, SysfsError
-from .sysfs import DEVFREQ, Sysfs
+from .held import Held
+from .sysfs import CPUFREQ, DEVFREQ, Sysfs
 
 log = logging.getLogger(__name__)
 _FIGHT_NS = 60_000_000_000  # somebody who sets the cap again and again is mentioned once in so long
 
 
 class Caps:
-    """The GPU's maximum clock (devfreq max_freq). Owns `state_path` from the first write to the restore."""
+    """The GPU's highest and, where it is pinned, lowest clock (devfreq max_freq, min_freq); the CPUs' through cpu_caps.
+    Owns `state_path` from the first write to the restore."""
 
     def __init__(self, root: Path | str, facts: BoardFacts, state_path: Path) -> None:
         self._sysfs = Sysfs(root)
@@ -32,13 +36,15 @@ class Caps:
         if found is None:
             raise PowerError(f"no GPU clock under {self._sysfs.root}: no device of /{DEVFREQ} has the node "
                              f"name {' or '.join(facts.gpu_nodes)}; is the GPU driver loaded?")
-        self._max_path = f"{found}/max_freq"
+        self._max_path, self._min_path = f"{found}/max_freq", f"{found}/min_freq"
         self._table_path = f"{found}/available_frequencies"
         self.gpu_table_hz = self._read_table()
         # A state file left by a crash holds the board's own values; what is in max_freq then is ours.
         restore_saved(state_path)
-        self._saved = False
         self.envelope = Envelope(self._sysfs, facts, self.gpu_cap_hz())
+        self._held = Held(self._sysfs, state_path, lambda: self.envelope.mode_id)
+        self._cpus = CpuCaps(self._sysfs, self.envelope, self._held)
+        self._pinned = False
         self._ours_hz: int | None = None  # what max_freq said after we last set it, and in which mode
         self._ours_mode: int | None = None
         self._fought_ns: int | None = None
@@ -64,21 +70,44 @@ class Caps:
         Raises SysfsError where the board refuses (permissions: udev rule 70-orind.rules)."""
         allowed = self.gpu_clocks_hz()
         step = max((f for f in allowed if f <= hz), default=allowed[0])
-        if not self._saved:
-            self._save()
+        self._held.take(self._max_path, {mode: cap or self.gpu_table_hz[-1]
+                                         for mode, cap in self.envelope.caps_hz().items()})
         found = self.gpu_cap_hz()
         if self._ours_hz is not None and found > self._ours_hz and self.envelope.mode_id == self._ours_mode:
             self._mind(found)
         if found != step:
             log.debug("GPU cap %d Hz: %s", step, reason)
+            if self._pinned and self._sysfs.read_int(self._min_path) > step:
+                self._sysfs.write_int(self._min_path, step)
             self._sysfs.write_int(self._max_path, step)
         self._ours_hz, self._ours_mode = self.gpu_cap_hz(), self.envelope.mode_id
         return self._ours_hz
 
+    def set_gpu_min(self, hz: int | None) -> None:
+        """Pin the GPU's clock from below at `hz`; None: as it was found. Raises as set_gpu_max."""
+        if hz is not None:
+            self._held.take(self._min_path, {})
+        elif not self._pinned:
+            return
+        value = self._held.found(self._min_path) if hz is None else hz
+        if self._sysfs.read_int(self._min_path) != value:
+            self._sysfs.write_int(self._min_path, value)
+        self._pinned = hz is not None
+
+    def permitted(self) -> Permitted:
+        """What the board allows beside the GPU's clocks."""
+        return self._cpus.permitted()
+
+    def set_cpu_max(self, khz: int | None) -> None:
+        """Cap the CPUs; None: as they were found. Raises as set_gpu_max."""
+        self._cpus.set_max(khz)
+
     def restore(self) -> tuple[str, ...]:
         """Put back what was found; see restore_saved. Harmless when nothing was changed."""
         lines = restore_saved(self._state_path)
-        self._saved = False
+        self._held.clear()
+        self._cpus.forget()
+        self._pinned = False
         return lines
 
     def mode(self) -> tuple[str | None, str | None]:
@@ -98,25 +127,6 @@ class Caps:
         if self._fought_ns is None or now_ns - self._fought_ns >= _FIGHT_NS:
             self.envelope.say(f"somebody else raised the GPU's cap to {found_hz / 1e6:g} MHz; it is set again")
         self._fought_ns = now_ns
-
-    def _save(self) -> None:
-        mode_caps = {key: cap or self.gpu_table_hz[-1] for key, cap in self.envelope.caps_hz().items()}
-        state = {
-            "version": 1,
-            "root": str(self._sysfs.root.resolve()),
-            "mode": self.envelope.mode_id,
-            "values": {self._max_path: self._sysfs.read_int(self._max_path)},
-            # what nvpmodel would have written, should the mode be another one when we restore
-            "mode_values": {str(key): {self._max_path: cap} for key, cap in mode_caps.items()},
-        }
-        temporary = self._state_path.with_name(self._state_path.name + ".tmp")
-        try:
-            temporary.write_text(json.dumps(state))
-            temporary.replace(self._state_path)
-        except OSError as error:
-            raise PowerError(f"cannot save the board's clock caps to {self._state_path} ({error.strerror}); no cap is "
-                             "changed before they are safe") from error
-        self._saved = True
 
 
 def restore_saved(state_path: Path) -> tuple[str, ...]:
@@ -143,6 +153,9 @@ def restore_saved(state_path: Path) -> tuple[str, ...]:
     lines: list[str] = []
     failed: list[str] = []
     for path, value in values.items():
+        if path.startswith(CPUFREQ) and not sysfs.exists(path):
+            lines.append(f"/{path}: not there, its cores are offline")
+            continue
         try:
             sysfs.write_int(path, value)
             lines.append(f"/{path}: {value}")

@@ -38,7 +38,7 @@ class Dither:
         """The index to use from now on. `busy`: the share of the last interval in which power was really spent; debt
         only builds up then."""
         last = len(full_load_mw) - 1
-        place = _place(full_load_mw, target_mw)
+        place = place_of(full_load_mw, target_mw)
         if self._low is None or self._index > last:
             self._low, self._index, self._since_ns = min(int(place), max(last - 1, 0)), int(place), now_ns
             self._noted_ns = now_ns
@@ -83,7 +83,7 @@ class Dither:
             self._index, self._since_ns = index, now_ns
 
 
-def _place(full_load_mw: Sequence[float], target_mw: float) -> float:
+def place_of(full_load_mw: Sequence[float], target_mw: float) -> float:
     """Where the target lies in the ascending table, as a fractional index in 0..last."""
     i = bisect_right(full_load_mw, target_mw) - 1
     if i < 0:

@@ -63,6 +63,11 @@ class Envelope:
         modes = self._facts.modes if self._conf is None else self._conf.modes
         return {mode.id: mode.gpu_max_hz for mode in modes}
 
+    def cpu_caps_khz(self) -> dict[int, int | None]:
+        """The same for the CPUs."""
+        modes = self._facts.modes if self._conf is None else self._conf.modes
+        return {mode.id: mode.cpu_max_khz for mode in modes}
+
     def _cap_hz(self, mode_id: int) -> int | None:
         mode = self._facts.mode(mode_id) if self._conf is None else self._conf.mode(mode_id)
         return None if mode is None else mode.gpu_max_hz

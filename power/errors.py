@@ -29,11 +29,16 @@ class Problem:
     where: tuple[str | int, ...]
     text: str
 
-    def __str__(self) -> str:
+    @property
+    def key(self) -> str:
+        """The key path in words: modes[2].id."""
         path = ""
         for part in self.where:
             path += f"[{part}]" if isinstance(part, int) else (f".{part}" if path else part)
-        return f"{path}: {self.text}" if path else self.text
+        return path
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.text}" if self.where else self.text
 
 
 class SettingsError(PowerError):

@@ -34,6 +34,10 @@ class Fields:
         """Record a problem that the caller found, at `key` or at this mapping itself."""
         self._problems.append(Problem(self._where if key is None else (*self._where, key), text))
 
+    def complain_at(self, where: tuple[str | int, ...], text: str) -> None:
+        """The same, at a place below this mapping."""
+        self._problems.append(Problem((*self._where, *where), text))
+
     def _take(self, key: str, required: bool) -> object:
         self._known.append(key)
         value = self._source.get(key, _MISSING)
@@ -83,6 +87,39 @@ class Fields:
             self._known.append(key)
             return None
         return self.whole(key, low, high)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """true or false."""
+        value = self._take(key, False)
+        if value is _MISSING:
+            return default
+        if not isinstance(value, bool):
+            self.complain(key, f"must be true or false, not {value!r}")
+            return default
+        return value
+
+    def numbers(self, key: str, low: float, high: float) -> dict[str, float]:
+        """A mapping of names to numbers in [low, high]; empty where the key is absent."""
+        if not self.has(key):
+            return {}
+        inner = self.child(key)
+        if not inner.names():
+            self.complain(key, "must be a mapping of names to numbers")
+        return {name: inner.number(name, low, high) for name in inner.names()}
+
+    def raw(self, key: str) -> object:
+        """A required value as it stands there, for the caller to check; None where it is absent."""
+        value = self._take(key, True)
+        return None if value is _MISSING else value
+
+    def has(self, key: str) -> bool:
+        """Whether the key is there; it counts as known from now on."""
+        self._known.append(key)
+        return key in self._source
+
+    def names(self) -> tuple[str, ...]:
+        """The keys of this mapping that are texts."""
+        return tuple(key for key in self._source if isinstance(key, str))
 
     def leave(self, key: str) -> None:
         """`key` is known, and read by someone else."""

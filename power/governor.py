@@ -1,9 +1,10 @@
-"""The governor: readings in, clock cap and limits with a reason out. Pure: no files, no clock of its own.
+"""The governor: readings in, clock caps and limits with a reason out. Pure: no files, no clock of its own.
 
 Called by steward.py once a tick, by the simulator and the tests. Structure (DESIGN section 8): the cap is the clock at
 which the *full-load* model meets the budget, in idle too, so that a burst cannot overshoot; feedback goes through the
-observer only; sigma-delta between neighbouring steps; heat is a second, smaller budget; a lost sensor is hot.
-Invariant: every decision has a reason, and whatever is not known leads to less power, never to more.
+observer only; sigma-delta between neighbouring steps; heat is a second, smaller budget; a lost sensor is hot. What the
+clock alone does not hold, the ladder does. Invariant: every decision has a reason, and whatever is not known leads to
+less power, never to more.
 """
 
 from __future__ import annotations
@@ -12,29 +13,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .board import BoardFacts
+from .budget import NOTHING, Outside, Setting, setting_now
+from .cpu_clock import UNKNOWN, CpuClock, Permitted
 from .dither import Dither
+from .floor import Floor, floor_of
+from .ladder import Ladder, Need, Rung
 from .limits import Limits
+from .lower_mode import mode_that_holds
 from .observer import Observer
+from .overrun import Overrun
 from .policy import Policy
+from .rail_limits import RailLimits
 from .sensors import Readings
+from .steady import SteadyStep
 from .thermal import ThermalBudget
 from .trust import SensorTrust
 
 _S = 1_000_000_000
-# Over budget plus tolerance for this long, although the cap is right: the clocks are not obeyed, or the load is not
-# the GPU's. Pacing is the next rung; it stays until the reading has been calm (less than half the tolerance over the
-# budget, where a governed board may stand for ever) for the second time.
-_OVER_NS, _BELOW_NS = 2 * _S, 5 * _S
 # A step that needs more than the budget by less than this share of the tolerance is taken as it is: changing between it
 # and the one below would cost more clock than it saves power, and even latency.
 _ROUND_SHARE = 0.1
-# The lowest step must fit by this much before pacing ends, so that learning does not make it flap.
-_FITS_AGAIN_MW = 500.0
+# What lowering the CPUs' clock must save at least to be worth a slower main.
+_CPU_HELPS_MW = 100.0
+# Heat at its limit for so long although clock and pacing are at their lowest: main is to leave something out.
+_HOT_DEGRADES_NS = 10 * _S
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do until the next tick. `hot` names the sensor fault, if one; powers in mW."""
+    """What to do until the next tick. `hot` names the sensor fault, if one; powers in mW. None: the clock is not ours
+    to set. `mode_wanted`: a live mode that would hold the budget. `short`: what cannot be had together, or ''."""
 
     gpu_cap_hz: int
     limits: Limits
@@ -44,61 +52,93 @@ class Decision:
     bias_mw: float
     gain: float
     hot: str | None
+    setting: Setting
+    rung: Rung = Rung.GPU_CLOCK
+    gpu_min_hz: int | None = None
+    cpu_cap_khz: int | None = None
+    mode_wanted: str | None = None
+    short: str = ""
 
 
 class Governor:
-    """State of the control loop of one board under one policy."""
+    """State of the control loop of one board under one policy at a time."""
 
     def __init__(self, facts: BoardFacts, policy: Policy) -> None:
+        """Raises SettingsError where the board cannot keep the policy."""
         policy.check_against(facts)
+        self._facts = facts
         self._policy = policy
         self._observer = Observer(facts.model, facts.sensor_window_ns)
-        self._dither = Dither(policy.dwell_ns, policy.tick_ns)
+        self._rails = RailLimits(facts, policy.rail_limits_mw)
+        self._stepper = _stepper(policy)
         self._thermal = ThermalBudget(policy.tj_warn_mc, policy.tj_limit_mc, facts.sensor_window_ns)
         self._trust = SensorTrust(facts.model.full_mw)
+        self._overrun = Overrun()
+        self._ladder = Ladder()
+        self._cpu = CpuClock()
         self._clocks_hz: tuple[int, ...] = ()
         self._last_ns: int | None = None
         self._last_tj_c = policy.tj_warn_mc / 1000
         # below the cap at the last look: the kernel's own clock governor (idle, light load) or heat
         self._below_hz: int | None = None
-        self._over_since_ns: int | None = None
-        self._over = False
-        self._calm_since_ns: int | None = None
-        self._floor_over = False
+        self._hot_since_ns: int | None = None
 
-    def decide(self, seen: Readings, busy: float | None, cap_hz: int, clocks_hz: Sequence[int],
-               now_ns: int) -> Decision:
+    def adopt(self, policy: Policy) -> None:
+        """Govern under another policy from the next tick on: what was learned of the board, its heat and its sensors
+        stays. Raises SettingsError, with nothing changed."""
+        policy.check_against(self._facts)
+        old, self._policy = self._policy, policy
+        if (old.steady, old.dwell_ns, old.tick_ns) != (policy.steady, policy.dwell_ns, policy.tick_ns):
+            self._stepper = _stepper(policy)
+        self._rails.adopt(policy.rail_limits_mw)
+
+    def decide(self, seen: Readings, busy: float | None, cap_hz: int, clocks_hz: Sequence[int], now_ns: int,
+               permitted: Permitted = UNKNOWN, outside: Outside = NOTHING) -> Decision:
         """One tick. `busy`: share of the time since the last tick that the GPU was busy (None: unknown), `cap_hz`: the
         cap that held in it, `clocks_hz`: the steps allowed now, ascending. Raises ValueError without a step."""
         if not clocks_hz:
             raise ValueError("the governor needs at least one clock step")
         if tuple(clocks_hz) != self._clocks_hz:
             self._clocks_hz = tuple(clocks_hz)
-            self._dither = Dither(self._policy.dwell_ns, self._policy.tick_ns)
+            self._stepper = _stepper(self._policy)
+        setting = setting_now(self._policy, outside, now_ns)
+        self._thermal.set_limits(setting.tj_warn_mc, setting.tj_limit_mc)
         lasted_ns = 0 if self._last_ns is None else max(now_ns - self._last_ns, 0)
         self._last_ns = now_ns
-        tj_c = self._hottest_c(seen)
-        self._observer.note(lasted_ns, self._spent_hz(seen.gpu_hz, cap_hz), busy, tj_c)
-        hot = self._trust.judge(seen, busy, self._observer.load_mw(), now_ns)
-        if hot is None and seen.board_mw is not None:
-            self._observer.learn(seen.board_mw, lasted_ns)
-        table = self._observer.full_load_mw(self._clocks_hz, tj_c)
-        ceiling = min(float(self._policy.budget_mw), table[-1])
+        tj_c = self._hottest_c(seen, setting.tj_limit_mc)
+        hot = self._learn(seen, busy, cap_hz, lasted_ns, tj_c, permitted, now_ns)
+        self._overrun.watch(seen.board_mw, setting.budget_mw, self._policy.tolerance_mw, now_ns)
+        floor = floor_of(self._policy, self._clocks_hz, outside, now_ns)
+        cpu, table, least_mw = self._climb(setting.budget_mw, floor, tj_c, permitted, now_ns)
+        ceiling = min(float(setting.budget_mw), table[-1])
         thermal = self._thermal.budget_mw(tj_c, seen.board_mw, lasted_ns, table[0], ceiling)
-        budget = _round_up(table, float(self._policy.budget_mw), _ROUND_SHARE * self._policy.tolerance_mw)
-        target = min(budget, thermal) if thermal < ceiling else budget
-        self._watch_budget(seen.board_mw, table[0], now_ns)
-        if hot is not None or self._thermal.braking:
-            index = self._dither.force(0, now_ns)
+        budget = _round_up(table, float(setting.budget_mw), _ROUND_SHARE * self._policy.tolerance_mw)
+        rail_mw, rail_why = self._rails.allowed(self._clocks_hz, table, tj_c, cpu[1])
+        target, why = budget, ""
+        if rail_mw < target:
+            target, why = rail_mw, rail_why
+        if thermal < min(ceiling, target):
+            target, why = thermal, f"temperature ({tj_c:.1f} C) allows {thermal / 1000:.1f} W"
+        short = floor.short_of(table, target, setting.budget_mw, why)
+        if not short:
+            target = max(target, table[floor.index])
+        braking = hot is not None or self._thermal.braking
+        self._hot_since_ns = (self._hot_since_ns or now_ns) if braking else None
+        # a load that no model knows is in the reading only
+        needed_mw = max(least_mw, seen.board_mw or 0.0) if self._overrun.over else least_mw
+        mode = self._mode_wanted(setting.budget_mw, needed_mw, cpu[0], permitted)
+        if braking:
+            index = self._stepper.force(0, now_ns)
             why = hot or f"{tj_c:.1f} C has reached the limit; lowest clock until {self._thermal.set_point_c:.1f} C"
-            reason = f"hot: {why}"
-            limits = self._limits("hot", self._policy.lowest_pace_hz, 1, reason, now_ns)
+            limits = self._limits("hot", f"hot: {why}", now_ns, lowest=True, degrade=self._hot_for_long(now_ns))
+            reason = limits.reason
         else:
-            index = self._dither.choose(table, target, 1.0 if busy is None else busy, now_ns)
-            reason = self._explain(table, thermal, index, tj_c)
-            limits = self._limits_for(reason, seen.board_mw, table[0], now_ns)
+            index = self._stepper.choose(table, target, 1.0 if busy is None else busy, now_ns)
+            reason = self._explain(table, index, setting, why, short)
+            limits = self._limits_for(reason, seen.board_mw, setting, least_mw, mode, now_ns)
+        gpu_hz = self._clocks_hz[index]
         return Decision(
-            gpu_cap_hz=self._clocks_hz[index],
+            gpu_cap_hz=gpu_hz,
             limits=limits,
             reason=reason,
             target_mw=target,
@@ -106,7 +146,51 @@ class Governor:
             bias_mw=self._observer.bias_mw,
             gain=self._observer.gain,
             hot=hot,
+            setting=setting,
+            rung=self._ladder.rung,
+            gpu_min_hz=gpu_hz if self._policy.steady else None,
+            cpu_cap_khz=cpu[0],
+            mode_wanted=mode,
+            short=short,
         )
+
+    def _learn(self, seen: Readings, busy: float | None, cap_hz: int, lasted_ns: int, tj_c: float, permitted: Permitted,
+               now_ns: int) -> str | None:
+        """Compare what was seen with what ran; returns why the sensors cannot be believed, or None."""
+        spent_hz, share = self._spent_hz(seen.gpu_hz, cap_hz), self._cpu.share_held(permitted)
+        self._observer.note(lasted_ns, spent_hz, busy, tj_c, share)
+        self._rails.note(lasted_ns, spent_hz, busy, tj_c, share)
+        hot = self._trust.judge(seen, busy, self._observer.load_mw(), now_ns)
+        if hot is None and seen.board_mw is not None:
+            self._observer.learn(seen.board_mw, lasted_ns)
+            self._rails.learn(seen.rails_mw, lasted_ns)
+        return hot
+
+    def _climb(self, budget_mw: int, floor: Floor, tj_c: float, permitted: Permitted,
+               now_ns: int) -> tuple[tuple[int | None, float], list[float], float]:
+        """The CPUs' cap and share, full load by GPU clock with it, and full load at the lowest clocks of all."""
+        steps = self._cpu.shares(permitted, self._policy.cpu_min_khz)
+        top = steps[-1][1] if steps else self._cpu.share_held(permitted)
+        table = self._observer.full_load_mw(self._clocks_hz, tj_c, top)
+        saves_mw = self._observer.cpu_mw(top - steps[0][1]) if steps else 0.0
+        helps = saves_mw >= _CPU_HELPS_MW
+        least_mw = table[0] - (saves_mw if helps else 0.0)
+        need = Need(budget_mw - table[floor.index], budget_mw - least_mw, helps, self._overrun.over,
+                    self._overrun.now_over)
+        rung = self._ladder.climb(need, now_ns)
+        if rung is Rung.GPU_CLOCK or not helps:
+            self._cpu.release()
+            return (steps[-1][0] if steps else None, top), table, least_mw
+        wanted_mw = 0.0 if self._overrun.over else float(budget_mw)
+        cpu = self._cpu.choose(steps, lambda share: table[floor.index] - self._observer.cpu_mw(top - share), wanted_mw)
+        saved_mw = self._observer.cpu_mw(top - max(cpu[1], self._cpu.obeyed(permitted)))
+        return cpu, [mw - saved_mw for mw in table], least_mw
+
+    def _mode_wanted(self, budget_mw: int, needed_mw: float, cpu_khz: int | None, permitted: Permitted) -> str | None:
+        if self._ladder.rung < Rung.MODE or cpu_khz is None:
+            return None
+        mode = mode_that_holds(self._facts, permitted.mode_id, budget_mw, needed_mw, cpu_khz, permitted.cpu_top_khz)
+        return None if mode is None else mode.name
 
     def _spent_hz(self, gpu_hz: int | None, cap_hz: int) -> int:
         """The clock of the busy part of the last interval. The kernel lowers it in idle and is late to come back: then
@@ -115,57 +199,53 @@ class Governor:
         self._below_hz = now if now < cap_hz else None
         return cap_hz if began is None else (min(began, cap_hz) + now) // 2
 
-    def _hottest_c(self, seen: Readings) -> float:
-        """The junction or any zone above it; the last known while nothing is readable (trust decides what follows)."""
+    def _hottest_c(self, seen: Readings, limit_mc: int) -> float:
+        """The junction or any zone above it, a zone with a limit of its own as if that were the junction's; the last
+        known while nothing is readable (trust decides what follows)."""
         known = [*seen.zones_mc.values(), *([] if seen.tj_mc is None else [seen.tj_mc])]
+        known += [seen.zones_mc[name] + limit_mc - own for name, own in self._policy.zone_limits_mc.items()
+                  if name in seen.zones_mc]
         if known:
             self._last_tj_c = max(known) / 1000
         return self._last_tj_c
 
-    def _watch_budget(self, board_mw: int | None, lowest_mw: float, now_ns: int) -> None:
-        """Keep `_over` (reading over budget for long) and `_floor_over` (the lowest step does not fit)."""
-        budget = self._policy.budget_mw
-        over = board_mw is not None and board_mw > budget + self._policy.tolerance_mw
-        self._over_since_ns = _since(self._over_since_ns, over, now_ns)
-        below = board_mw is not None and board_mw < budget + self._policy.tolerance_mw / 2
-        self._calm_since_ns = _since(self._calm_since_ns, below, now_ns)
-        if self._over_since_ns is not None and now_ns - self._over_since_ns >= _OVER_NS:
-            self._over = True
-        elif self._calm_since_ns is not None and now_ns - self._calm_since_ns >= _BELOW_NS:
-            self._over = False
-        self._floor_over = lowest_mw > budget - (_FITS_AGAIN_MW if self._floor_over else 0.0)
+    def _hot_for_long(self, now_ns: int) -> bool:
+        return self._hot_since_ns is not None and now_ns - self._hot_since_ns >= _HOT_DEGRADES_NS
 
-    def _limits_for(self, reason: str, board_mw: int | None, lowest_mw: float, now_ns: int) -> Limits:
-        if self._floor_over:
-            text = f"even the lowest clock needs {lowest_mw / 1000:.1f} W at full load, over the budget of " \
-                   f"{self._policy.budget_mw / 1000:g} W"
-            return self._limits("over_budget", self._policy.lowest_pace_hz, 1, text, now_ns)
-        if self._over:
+    def _limits_for(self, reason: str, board_mw: int | None, setting: Setting, least_mw: float, mode: str | None,
+                    now_ns: int) -> Limits:
+        rung = self._ladder.rung
+        if rung < Rung.PACING:
+            return self._limits("warm" if self._thermal.warm else "free", reason, now_ns)
+        if self._overrun.over:
             text = f"board power ({(board_mw or 0) / 1000:.1f} W) stayed over the budget although the clock is capped"
-            return self._limits("over_budget", self._policy.lowest_pace_hz, 1, text, now_ns)
-        level = "warm" if self._thermal.warm else "free"
-        return self._limits(level, None, self._policy.batch_max, reason, now_ns)
+        else:
+            text = f"even the lowest clock needs {least_mw / 1000:.1f} W at full load, over the budget of " \
+                   f"{setting.budget_mw / 1000:g} W"
+        if rung >= Rung.MODE:
+            text += f"; the live mode {mode} would hold it" if mode else "; no live mode is known to hold it"
+        return self._limits("over_budget", text, now_ns, lowest=True, degrade=rung is Rung.DEGRADATION)
 
-    def _limits(self, level: str, pace_hz: float | None, batch: int, reason: str, now_ns: int) -> Limits:
-        return Limits(now_ns + self._policy.limits_ttl_ns, batch, pace_hz, level, reason)
+    def _limits(self, level: str, reason: str, now_ns: int, lowest: bool = False, degrade: bool = False) -> Limits:
+        policy = self._policy
+        pace_hz, batch = (policy.lowest_pace_hz, 1) if lowest else (None, policy.batch_max)
+        return Limits(now_ns + policy.limits_ttl_ns, batch, pace_hz, level, reason, degrade)
 
-    def _explain(self, table: Sequence[float], thermal: float, index: int, tj_c: float) -> str:
+    def _explain(self, table: Sequence[float], index: int, setting: Setting, why: str, short: str) -> str:
         step = f"{self._clocks_hz[index] / 1e6:g} MHz ({table[index] / 1000:.1f} W at full load)"
-        if thermal < min(self._policy.budget_mw, table[-1]):
-            return f"{step}: temperature ({tj_c:.1f} C) allows {thermal / 1000:.1f} W"
-        if table[-1] <= self._policy.budget_mw:
-            return f"{step}: the highest clock fits the budget of {self._policy.budget_mw / 1000:g} W"
-        return f"{step}: budget {self._policy.budget_mw / 1000:g} W lies between two steps or on one"
+        budget = f"{setting.budget_mw / 1000:g} W" + ("" if setting.reason == "policy" else f" ({setting.reason})")
+        if not why:
+            fits = table[-1] <= setting.budget_mw
+            why = f"the highest clock fits the budget of {budget}" if fits else \
+                f"budget {budget} lies between two steps or on one"
+        return f"{step}: {why}" + (f"; {short}" if short else "")
+
+
+def _stepper(policy: Policy) -> Dither | SteadyStep:
+    return SteadyStep() if policy.steady else Dither(policy.dwell_ns, policy.tick_ns)
 
 
 def _round_up(table_mw: Sequence[float], budget_mw: float, slack_mw: float) -> float:
     """The budget, or what the next step above needs where that is within the slack."""
     above = min((mw for mw in table_mw if mw > budget_mw), default=budget_mw)
     return above if above <= budget_mw + slack_mw else budget_mw
-
-
-def _since(since_ns: int | None, holds: bool, now_ns: int) -> int | None:
-    """Since when something holds without a break; None while it does not."""
-    if not holds:
-        return None
-    return now_ns if since_ns is None else since_ns

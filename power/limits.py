@@ -7,7 +7,7 @@ clock, so a dead or hung steward leads to the policy's lowest pacing, never to n
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 from .errors import PowerError
 
@@ -17,13 +17,15 @@ LEVELS = ("free", "warm", "over_budget", "hot", "lowest")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Valid until `expires_ns` (CLOCK_MONOTONIC; None: for ever). pace_hz in frames/s, None means unpaced."""
+    """Valid until `expires_ns` (CLOCK_MONOTONIC; None: for ever). pace_hz in frames/s, None means unpaced. degrade:
+    main enters its levels of degradation, one after the other, for this reason."""
 
     expires_ns: int | None
     batch_max: int
     pace_hz: float | None
     level: str
     reason: str
+    degrade: bool = False
 
     def to_json(self) -> str:
         """One line of JSON, for the channel."""
@@ -37,8 +39,8 @@ class Limits:
             got = json.loads(text)
         except ValueError as error:
             raise PowerError(f"limits are not JSON: {error}") from error
-        if not isinstance(got, dict) or set(got) != {"expires_ns", "batch_max", "pace_hz", "level", "reason"}:
-            raise PowerError("limits must be an object with expires_ns, batch_max, pace_hz, level and reason")
+        if not isinstance(got, dict) or set(got) != _KEYS:
+            raise PowerError(f"limits must be an object with {', '.join(sorted(_KEYS))}")
         expires, batch, pace = got["expires_ns"], got["batch_max"], got["pace_hz"]
         if expires is not None and type(expires) is not int:
             raise PowerError(f"limits: expires_ns must be a whole number or null, not {expires!r}")
@@ -48,7 +50,13 @@ class Limits:
             raise PowerError(f"limits: pace_hz must be a positive number or null, not {pace!r}")
         if got["level"] not in LEVELS or not isinstance(got["reason"], str):
             raise PowerError(f"limits: level must be one of {', '.join(LEVELS)} with a reason, not {got['level']!r}")
-        return cls(expires, batch, None if pace is None else float(pace), got["level"], got["reason"])
+        if type(got["degrade"]) is not bool:
+            raise PowerError(f"limits: degrade must be true or false, not {got['degrade']!r}")
+        pace_hz = None if pace is None else float(pace)
+        return cls(expires, batch, pace_hz, got["level"], got["reason"], got["degrade"])
+
+
+_KEYS = {f.name for f in fields(Limits)}
 
 
 def in_force(latest: Limits | None, now_ns: int, lowest: Limits) -> Limits:

@@ -35,8 +35,9 @@ _MOVED_SHARE = 0.025
 class Observer:
     """Model, window, bias (mW) and gain of one board."""
 
-    def __init__(self, model: PowerModel, window_ns: int) -> None:
+    def __init__(self, model: PowerModel, window_ns: int, gain_low: float = _GAIN_LOW) -> None:
         self._model = model
+        self._gain_low = gain_low
         self._window = SlidingMean(window_ns)
         self._window_ns = window_ns
         self._full_mw = model.full_mw
@@ -47,13 +48,13 @@ class Observer:
         self.gain = 1.0
         self._excited_s = 0.0
 
-    def note(self, lasted_ns: int, gpu_hz: int, busy: float | None, tj_c: float) -> None:
+    def note(self, lasted_ns: int, gpu_hz: int, busy: float | None, tj_c: float, cpu_share: float = 1.0) -> None:
         """What ran in the interval that ended now. An unknown busy share empties the window: nothing is learned."""
         if busy is None:
             self._window.clear()
             self._candidates.clear()
             return
-        self._window.add(lasted_ns, self._model.dynamic_mw(gpu_hz, busy, tj_c))
+        self._window.add(lasted_ns, self._model.dynamic_mw(gpu_hz, busy, tj_c, cpu_share))
         mean = self._window.mean()
         if mean is not None and self._window.full:
             self._candidates.append((lasted_ns, mean))
@@ -88,9 +89,13 @@ class Observer:
             rate = _GAIN_RATE_PER_S * (1.0 + math.exp(-self._excited_s / _GAIN_HASTE_S))
             self._excited_s += excited * dt_s
             step = rate * dt_s * excited * excited * error / dynamic
-            self.gain = min(max(self.gain + step, _GAIN_LOW), _GAIN_HIGH)
+            self.gain = min(max(self.gain + step, self._gain_low), _GAIN_HIGH)
 
-    def full_load_mw(self, clocks_hz: Sequence[int], tj_c: float) -> list[float]:
+    def full_load_mw(self, clocks_hz: Sequence[int], tj_c: float, cpu_share: float = 1.0) -> list[float]:
         """Board power at full load for each clock, as learned so far; ascending with the clocks."""
         base = self._model.idle_mw + self.bias_mw
-        return [base + self.gain * self._model.dynamic_mw(hz, 1.0, tj_c) for hz in clocks_hz]
+        return [base + self.gain * self._model.dynamic_mw(hz, 1.0, tj_c, cpu_share) for hz in clocks_hz]
+
+    def cpu_mw(self, share: float) -> float:
+        """What a share of the CPUs' part of full load is, as learned so far."""
+        return self.gain * share * self._model.cpu_full_mw

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from .board import BoardFacts
+from .budget import NOTHING, Outside
 from .governor import Governor
 from .limits import LEVELS, Limits
 from .plant.fault_file import FaultState, set_faults
@@ -71,10 +72,12 @@ class ClosedLoop:
     """Steward, governor and simulated board; `tick` is one turn of all. Raises SettingsError where the board cannot
     keep the policy."""
 
-    def __init__(self, facts: BoardFacts, policy: Policy, board: SimulatedBoard) -> None:
+    def __init__(self, facts: BoardFacts, policy: Policy, board: SimulatedBoard,
+                 look_outside: Callable[[], Outside] = lambda: NOTHING) -> None:
         self.board = board
         self.policy = policy
-        self.steward = Steward(board, board, Governor(facts, policy), board.read_busy, board.take_limits, board.clock)
+        self.steward = Steward(board, board, Governor(facts, policy), board.read_busy, board.take_limits, board.clock,
+                               look_outside)
 
     def tick(self, work: ObedientWork) -> Tick:
         """Govern, then let the board work until the next tick."""

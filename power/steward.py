@@ -12,8 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from .budget import NOTHING, Outside
+from .cpu_clock import Permitted
 from .errors import PowerError, SysfsError
 from .governor import Decision, Governor
+from .ladder import Rung
 from .limits import Limits
 from .over_current import ALARM_HZ, OverCurrentRate
 from .policy import Policy
@@ -34,6 +37,9 @@ class ClockCaps(Protocol):
     def gpu_clocks_hz(self) -> tuple[int, ...]: ...
     def gpu_cap_hz(self) -> int: ...
     def set_gpu_max(self, hz: int, reason: str) -> int: ...
+    def set_gpu_min(self, hz: int | None) -> None: ...
+    def permitted(self) -> Permitted: ...
+    def set_cpu_max(self, khz: int | None) -> None: ...
     def restore(self) -> tuple[str, ...]: ...
     def mode(self) -> tuple[str | None, str | None]: ...
     def notes(self) -> tuple[str, ...]: ...
@@ -60,7 +66,9 @@ class Report:
         seen = self.readings
         return {
             "board_w": None if seen.board_mw is None else seen.board_mw / 1000,
-            "budget_w": policy.budget_mw / 1000,
+            "budget_w": self.decision.setting.budget_mw / 1000,
+            "budget_reason": self.decision.setting.reason,
+            "fan_profile": self.decision.setting.fan_profile,
             "target_w": round(self.decision.target_mw / 1000, 3),
             "tj_c": None if seen.tj_mc is None else seen.tj_mc / 1000,
             "gpu_hz": seen.gpu_hz,
@@ -69,7 +77,11 @@ class Report:
             "cpu_khz": seen.cpu_khz,
             "fan_pwm": seen.fan_pwm,
             "over_current_hz": None if self.oc_hz is None else round(self.oc_hz, 2),
+            "cpu_cap_khz": self.decision.cpu_cap_khz,
             "level": self.decision.limits.level,
+            "rung": self.decision.rung.name.lower(),
+            "mode_wanted": self.decision.mode_wanted,
+            "short": self.decision.short,
             "reason": self.decision.limits.reason,
             "model": {"bias_w": round(self.decision.bias_mw / 1000, 3), "gain": round(self.decision.gain, 4)},
             "rails_w": {label: mw / 1000 for label, mw in seen.rails_mw.items()},
@@ -106,17 +118,20 @@ class BusyShare:
 
 
 class Steward:
-    """Owns the loop's parts; `read_busy` gives (now_ns, busy_ns) of the engines or None, `send_limits` tells main."""
+    """Owns the loop's parts; `read_busy` gives (now_ns, busy_ns) of the engines or None, `send_limits` tells main,
+    `look_outside` says what the board does not: wall time, what was asked for, what deadlines need."""
 
     def __init__(self, sensors: SensorSource, caps: ClockCaps, governor: Governor,
                  read_busy: Callable[[], tuple[int, int] | None], send_limits: Callable[[Limits], None],
-                 clock: Callable[[], int] = time.monotonic_ns) -> None:
+                 clock: Callable[[], int] = time.monotonic_ns,
+                 look_outside: Callable[[], Outside] = lambda: NOTHING) -> None:
         self._sensors = sensors
         self._caps = caps
         self._governor = governor
         self._read_busy = read_busy
         self._send_limits = send_limits
         self._clock = clock
+        self._look_outside = look_outside
         self._share = BusyShare()
         self._over_current = OverCurrentRate()
         self._clocks_hz: Sequence[int] = caps.gpu_clocks_hz()
@@ -131,19 +146,21 @@ class Steward:
         readings = self._sensors.read()
         faults.extend(readings.faults)
         cap_hz = self._look_at_caps(faults)
-        decision = self._governor.decide(readings, busy, cap_hz, self._clocks_hz, now_ns)
+        decision = self._governor.decide(readings, busy, cap_hz, self._clocks_hz, now_ns, self._caps.permitted(),
+                                         self._look_outside())
         if decision.hot is not None:
             faults.append(f"taken for hot: {decision.hot}")
-        try:
-            self._cap_hz = self._caps.set_gpu_max(decision.gpu_cap_hz, decision.reason)
-        except PowerError as error:
-            faults.append(f"GPU cap: {error}")
+        self._set_clocks(decision, faults)
         self._send_limits(decision.limits)
         oc_hz = self._over_current.take(readings.oc_count, now_ns)
         if oc_hz is not None and oc_hz >= ALARM_HZ:
             faults.append(f"the hardware throttles: {oc_hz:.0f} over-current events a second, which no clock shows")
         return Report(now_ns, readings, decision, self._cap_hz, busy, tuple(faults), oc_hz, self._caps.mode(),
                       self._caps.notes())
+
+    def adopt(self, policy: Policy) -> None:
+        """Govern under another policy; nothing that was learned is lost. Raises SettingsError, with nothing changed."""
+        self._governor.adopt(policy)
 
     def close(self) -> tuple[str, ...]:
         """Put the clocks back; returns a line for each. Raises PowerError where that failed."""
@@ -158,3 +175,16 @@ class Steward:
             faults.append(f"GPU cap: {error}")
             self._cap_hz = None
         return self._clocks_hz[-1] if self._cap_hz is None else self._cap_hz
+
+    def _set_clocks(self, decision: Decision, faults: list[str]) -> None:
+        """The GPU's cap first: it is what holds the budget, whatever becomes of the others."""
+        try:
+            self._cap_hz = self._caps.set_gpu_max(decision.gpu_cap_hz, decision.reason)
+            self._caps.set_gpu_min(decision.gpu_min_hz)
+        except PowerError as error:
+            faults.append(f"GPU cap: {error}")
+        try:
+            # at its highest the CPUs' clock is not ours: it may be capped by somebody else
+            self._caps.set_cpu_max(decision.cpu_cap_khz if decision.rung > Rung.GPU_CLOCK else None)
+        except PowerError as error:
+            faults.append(f"CPU cap: {error}")

@@ -28,15 +28,23 @@ class ThermalBudget:
     """State: windows of temperature, smoothed budget, whether the brake is on. Temperatures in C here."""
 
     def __init__(self, warn_mc: int, limit_mc: int, window_ns: int) -> None:
-        self._warn_c = warn_mc / 1000
-        self._limit_c = limit_mc / 1000
-        self.set_point_c = self._limit_c - _SET_POINT_SHARE * (self._limit_c - self._warn_c)
+        self._brake_c = limit_mc / 1000
+        self.set_limits(warn_mc, limit_mc)
         self._window = SlidingMean(window_ns)
         self._mean_c = 0.0
         self._slow_c: float | None = None
         self._trend_c_per_s = 0.0
         self._budget_mw: float | None = None
+        self._ceiling_mw = 0.0
         self.braking = False
+
+    def set_limits(self, warn_mc: int, limit_mc: int) -> None:
+        """Other temperatures from now on. A board that is above a lowered limit is led there by the budget; the brake
+        stays where it was until the set point is reached, or a change of policy would be an emergency."""
+        self._warn_c = warn_mc / 1000
+        self._limit_c = limit_mc / 1000
+        self.set_point_c = self._limit_c - _SET_POINT_SHARE * (self._limit_c - self._warn_c)
+        self._brake_c = max(self._brake_c, self._limit_c)
 
     @property
     def warm(self) -> bool:
@@ -47,7 +55,9 @@ class ThermalBudget:
                   ceiling_mw: float) -> float:
         """The power that the temperature allows now. Without a power reading the last answer holds (not for long:
         lost power is hot)."""
-        if tj_c >= self._limit_c:
+        if tj_c < self.set_point_c:
+            self._brake_c = self._limit_c
+        if tj_c >= self._brake_c:
             self.braking = True
         elif tj_c < self.set_point_c:
             self.braking = False
@@ -58,9 +68,15 @@ class ThermalBudget:
         if board_mw is not None:
             ahead = self._mean_c + _LEAD_S * max(self._follow_trend(board_mw, lasted_ns), 0.0)
             allowed = board_mw + (self.set_point_c - ahead) / _R_C_PER_W * 1000
-            before = min(allowed, ceiling_mw) if self._budget_mw is None else self._budget_mw
+            before = self._budget_mw
+            if before is None:
+                before = min(allowed, ceiling_mw)
+            elif before >= self._ceiling_mw:
+                # it did not bind: a raised budget is not held back by what the old one had room for
+                before = max(before, min(allowed, ceiling_mw))
             smooth_s = _DOWN_S if allowed < before else _UP_S
             self._budget_mw = before + (allowed - before) * min(lasted_ns / 1e9 / smooth_s, 1.0)
+        self._ceiling_mw = ceiling_mw
         self._budget_mw = min(max(self._budget_mw if self._budget_mw is not None else low, low), ceiling_mw)
         return self._budget_mw
 

@@ -11,12 +11,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ..board import BoardFacts, Mode
+from ..cpu_clock import Permitted
 from ..errors import SysfsError
 from ..limits import Limits
 from ..sensors import Readings
 from .faults import Faults
 from .kernel import Kernel
 from .model import PlantModel
+from .modes import widest_of
 from .modules import AGX_ORIN, Module
 
 STEP_NS = 50_000_000
@@ -58,7 +60,10 @@ class SimulatedBoard:
         self.now_ns = start_ns
         self.busy_ns = 0
         self.cap_hz = self._table_hz[-1]
-        self.cpu_cap_khz = module.cpu_table_khz[-1]
+        self.min_hz = self._table_hz[0]
+        self.cpu_cap_khz = self.cpu_most_khz = module.cpu_table_khz[-1]
+        self._cpus_capped = False
+        self.mode_id = widest_of(module.name).id
         self.done_hz = 0.0  # mean of clock x busy share of the last `advance`: the work that was done
         self.restored = False
         self.limits: Limits | None = None
@@ -100,14 +105,39 @@ class SimulatedBoard:
 
     def set_gpu_max(self, hz: int, reason: str) -> int:
         """As actuators.Caps: the highest step not above."""
-        if self.faults.refuse_writes:
-            raise SysfsError("max_freq", "cannot be written: EACCES (Permission denied)")
+        self._refuse()
         self.cap_hz = max((f for f in self._table_hz if f <= hz), default=self._table_hz[0])
         return self.cap_hz
 
+    def set_gpu_min(self, hz: int | None) -> None:
+        """As actuators.Caps: pinned, or as it was."""
+        if hz is None and self.min_hz == self._table_hz[0]:
+            return
+        self._refuse()
+        self.min_hz = self._table_hz[0] if hz is None else hz
+
+    def permitted(self) -> Permitted:
+        """As actuators.Caps."""
+        steps = tuple(khz for khz in self._cpu_table_khz if khz <= self.cpu_most_khz)
+        return Permitted(steps, self._cpu_table_khz[-1], self.cpu_cap_khz, self.mode_id)
+
+    def set_cpu_max(self, khz: int | None) -> None:
+        """As actuators.Caps: the highest step not above, or as it was."""
+        if khz is None and not self._cpus_capped:
+            return
+        self._refuse()
+        self._cpus_capped = khz is not None
+        wanted = self.cpu_most_khz if khz is None else khz
+        self.cpu_cap_khz = max((f for f in self._cpu_table_khz if f <= wanted), default=self._cpu_table_khz[0])
+
+    def _refuse(self) -> None:
+        if self.faults.refuse_writes:
+            raise SysfsError("max_freq", "cannot be written: EACCES (Permission denied)")
+
     def restore(self) -> tuple[str, ...]:
         """As actuators.Caps."""
-        self.cap_hz, self.restored = self._table_hz[-1], True
+        self.cap_hz, self.min_hz, self.restored = self._table_hz[-1], self._table_hz[0], True
+        self.cpu_cap_khz, self._cpus_capped = self.cpu_most_khz, False
         return (f"max_freq: {self.cap_hz}",)
 
     def reset_mode(self, mode_id: int, gpu_max_hz: int | None) -> None:
@@ -152,9 +182,9 @@ class SimulatedBoard:
         model, kernel = self.model, self.kernel
         while left > 0:
             step = min(step_ns, left)
-            clock = kernel.clock_hz(self.cap_hz, self._table_hz[0])
+            clock = kernel.clock_hz(self.cap_hz, self.min_hz)
             busy, demand = work.run(self.now_ns, step, clock, self.cap_hz)
-            kernel.choose(self.cap_hz, self._table_hz[0], demand)
+            kernel.choose(self.cap_hz, self.min_hz, demand)
             cpu_khz = kernel.cpu_khz(self._cpu_table_khz, self.cpu_cap_khz)
             energy += model.step(step / 1e9, clock / 1e6, busy, cpu_khz / 1e3) * step
             kernel.after(step / 1e9, model.temperature_c("tj"), model.board_w)
@@ -178,5 +208,6 @@ def simulated_board(facts: BoardFacts, module: Module, mode: Mode | None = None,
     model.emc_mhz = min((mode.emc_max_hz or 10**10) / 1e6, constants.emc_top_mhz)
     allowed = tuple(hz for hz in table if mode.gpu_max_hz is None or hz <= mode.gpu_max_hz)
     board = SimulatedBoard(model, facts, module, allowed, start_ns)
-    board.cpu_cap_khz = mode.cpu_max_khz or board.cpu_cap_khz
+    board.cpu_cap_khz = board.cpu_most_khz = mode.cpu_max_khz or board.cpu_cap_khz
+    board.mode_id = mode.id
     return board

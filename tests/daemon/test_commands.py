@@ -101,6 +101,37 @@ def test_a_daemon_that_is_busy_is_75_with_its_words(tmp_path: Path, capsys: Capt
     assert said.err == f"orind {command}: busy: 16 clients are connected, try again\n"
 
 
+@pytest.mark.parametrize(("words", "given"), [
+    ("budget 18 --for 10m", {"budget_w": 18.0, "for_s": 600.0}),
+    ("budget 18.5 --for 90s", {"budget_w": 18.5, "for_s": 90.0}),
+    ("ambient 41 --for 1.5h", {"ambient_c": 41.0, "for_s": 5400.0}),
+    ("ambient off", {"ambient_c": None}),
+])
+def test_a_budget_and_the_ambient_temperature_are_asked_for(
+    tmp_path: Path, capsys: Captured, words: str, given: dict[str, Any]
+) -> None:
+    code, request = with_daemon(tmp_path, {"ok": True, "result": "taken"}, "power", *words.split())
+    assert (code, request.op, request.given, capsys.readouterr().out) == (0, "power", given, "taken\n")
+
+
+def test_a_refused_request_is_1_with_the_reason(tmp_path: Path, capsys: Captured) -> None:
+    answer = {"ok": False, "result": "refused: for_s must lie in 1 to 86400"}
+    code, _ = with_daemon(tmp_path, answer, "power", "budget", "18")
+    assert (code, capsys.readouterr().out) == (1, "refused: for_s must lie in 1 to 86400\n")
+    assert cli.main(["power", "budget", "18", "--run-dir", str(tmp_path / "none")]) == 69
+
+
+@pytest.mark.parametrize(("words", "why"), [
+    ("budget 18 --for 10", "'10' is no length of time: such as 90s, 10m, 8h"),
+    ("budget 18 --for soon", "'soon' is no length of time"),
+    ("budget much --for 10m", "'much' is no number, nor off"),
+])
+def test_a_number_and_a_length_of_time_are_wanted(words: str, why: str, capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["power", *words.split()])
+    assert ended.value.code == 2 and why in capsys.readouterr().err
+
+
 def test_a_log_line_stays_one_line_and_bounded() -> None:
     text = "a\nINFO serving\x1b[2J" + "b" * 9000
     record = logging.LogRecord("orind", logging.ERROR, "", 0, "engine 3: %s", (text,), None)

@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ from orind.daemon import power_command, steward
 from orind.daemon.poller import Poller
 from orind.daemon.power_link import RESPAWN_NS, SILENT_NS, PowerLink
 from orind.ipc.channel import Channel
+from orind.ipc.control import Request
 from orind.ipc.errors import ChannelError
 from orind.ipc.stats_page import StatsWriter
 from orind.power.limits import Limits
@@ -209,15 +211,108 @@ def _no_descriptor() -> NoReturn:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
-def test_the_same_section_changes_nothing_another_one_starts_anew(link: Link) -> None:
+def test_another_policy_is_told_to_the_steward_another_board_starts_a_new_one(link: Link) -> None:
     link.link.configure(SECTION, "/plant")
     link.turn()
+    steward = link.steward()
+    assert told(steward) == {"asked": {"budget": None, "ambient": None}}
     link.link.configure(dict(SECTION), "/plant")
-    assert not link.link.problem
-    link.link.configure({**SECTION, "policy": {"budget_w": 20}}, "/plant")
+    link.link.configure({**SECTION, "policy": {"budget_w": 20, "lowest_pace_hz": 3}}, "/plant")
+    assert told(steward)["policy"] == {"budget_w": 20, "lowest_pace_hz": 3} and not link.link.problem
+    held = link.link.limits(link.now)
+    assert held is not None and held.pace_hz == 3, "until it speaks, under the new policy's lowest pacing"
+    link.link.configure({**SECTION, "policy": {"budget_w": 20}, "board": {**SECTION["board"], "title": "x"}}, "/plant")
     assert link.link.problem and link.link.report["budget_w"] == 20
     link.link.configure(None, "/")
     assert not link.link.problem and link.link.limits(link.now) is None
+    steward.close()
+
+
+def test_a_policy_that_the_steward_cannot_be_told_starts_a_new_one(link: Link) -> None:
+    link.link.configure(SECTION, "/plant")
+    link.turn()
+    link.steward().close()
+    link.link.configure({**SECTION, "policy": {"budget_w": 20}}, "/plant")
+    assert link.link.problem
+
+
+# -- what is asked for on the control socket -----------------------------------------------------------------------
+
+
+def told(steward: socket.socket) -> dict[str, Any]:
+    found = json.loads(steward.recv(65_536))
+    assert isinstance(found, dict)
+    return found
+
+
+def asking(**given: Any) -> Request:
+    return Request(5, "power", False, 42, 1000, given)
+
+
+AMBIENT = {"ambient": [{"ambient_c": 25, "budget_w": 30}, {"ambient_c": 45, "budget_w": 20}]}
+
+
+def test_a_budget_that_is_asked_for_reaches_the_steward_and_ends_by_itself(
+    link: Link, caplog: pytest.LogCaptureFixture
+) -> None:
+    link.link.configure(SECTION, "/plant")
+    link.turn()
+    steward = link.steward()
+    told(steward)
+    assert link.link.ask(asking(budget_w=18, for_s=600), link.now) == {"ok": True, "result": "taken"}
+    wanted = [18_000, link.now + 600 * S, "uid 1000 (pid 42)"]
+    assert told(steward) == {"asked": {"budget": wanted, "ambient": None}}
+    steward.close()
+    link.turn()
+    link.processes.of("steward")[0].child.status = -9
+    link.turn(RESPAWN_NS)
+    with link.steward() as second:
+        assert told(second)["asked"]["budget"] == wanted, "a new steward is told as well"
+    link.turn(600 * S)
+    said = [r.getMessage() for r in caplog.records if "budget of" in r.getMessage()]
+    assert said == ["power: budget of 18 W for 600 s, asked for by uid 1000 (pid 42)",
+                    "power: budget of 18 W, asked for by uid 1000 (pid 42), ended: its time is over"]
+
+
+def test_what_was_asked_for_ends_on_request_and_where_a_new_policy_forbids_it(
+    link: Link, caplog: pytest.LogCaptureFixture
+) -> None:
+    link.link.configure({**SECTION, "policy": {"budget_w": 30, **AMBIENT}}, "/plant")
+    for given in ({"budget_w": 28, "for_s": 60}, {"ambient_c": 41.5, "for_s": 60}, {"budget_w": None},
+                  {"budget_w": 26, "for_s": 60}):
+        assert link.link.ask(asking(**given), link.now)["ok"], given
+    link.link.configure({**SECTION, "policy": {"budget_w": 20}}, "/plant")
+    ended = [r.getMessage().partition("ended: ")[2] for r in caplog.records if "ended: " in r.getMessage()]
+    assert ended == ["uid 1000 (pid 42) ended it", "it is above the new policy's highest budget",
+                     "the new policy has no ambient table"]
+
+
+@pytest.mark.parametrize(("given", "refusal"), [
+    ({}, "send budget_w or ambient_c, with for_s"),
+    ({"budget_w": 20, "ambient_c": 20, "for_s": 5}, "send budget_w or ambient_c, with for_s"),
+    ({"budget_w": 20, "for_s": 5, "by": "me"}, "send budget_w or ambient_c, with for_s"),
+    ({"budget_w": 31, "for_s": 5}, "budget_w must lie in 10.88 to 30 W (idle power to the policy's highest budget)"),
+    ({"budget_w": 5, "for_s": 5}, "budget_w must lie in 10.88 to 30 W"),
+    ({"budget_w": True, "for_s": 5}, "budget_w must lie in 10.88 to 30 W"),
+    ({"budget_w": float("nan"), "for_s": 5}, "budget_w must lie in 10.88 to 30 W"),
+    ({"budget_w": "20", "for_s": 5}, "budget_w must lie in 10.88 to 30 W"),
+    ({"budget_w": 20}, "for_s must lie in 1 to 86400, not None"),
+    ({"budget_w": 20, "for_s": 90_000}, "for_s must lie in 1 to 86400, not 90000"),
+    ({"ambient_c": 90, "for_s": 5}, "ambient_c must lie in -40 to 85 C"),
+    ({"ambient_c": 30, "for_s": 5}, "the policy has no ambient table"),
+])
+def test_a_request_out_of_bounds_is_refused_and_logged(
+    link: Link, given: dict[str, Any], refusal: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    link.link.configure(SECTION, "/plant")
+    answer = link.link.ask(asking(**given), link.now)
+    assert not answer["ok"] and answer["result"].startswith(f"refused: {refusal}")
+    assert caplog.records[-1].getMessage().startswith(f"power: what uid 1000 (pid 42) asked for is refused: {refusal}")
+
+
+def test_nothing_can_be_asked_for_where_power_is_not_governed(link: Link) -> None:
+    answer = link.link.ask(asking(budget_w=20, for_s=5), link.now)
+    assert answer == {"ok": False, "result": "refused: power is not governed, the configuration has no power section"}
 
 
 # -- the process ---------------------------------------------------------------------------------------------------
@@ -262,6 +357,14 @@ def test_the_steward_sends_limits_and_reports_then_puts_the_clocks_back(
         while sum("report" in message for message in said) < 3:
             said.append(json.loads(sock.recv(65_536)))
         during.extend(p.read_text() for p in caps)
+        asked = {"budget": [18_000, time.monotonic_ns() + 60 * S, "uid 7 (pid 8)"], "ambient": None}
+        for message in ({"asked": asked}, {"policy": {"budget_w": 25, "tick_ms": 20}}):
+            sock.send(json.dumps(message).encode())
+        while said[-1].get("report", {}).get("budget_w") != 18:
+            said.append(json.loads(sock.recv(65_536)))
+        sock.send(json.dumps({"asked": {"budget": None}}).encode())
+        while said[-1].get("report", {}).get("budget_w") != 25:
+            said.append(json.loads(sock.recv(65_536)))
         stats._words[1] += 1  # main stands still in the middle of a write: no reading, no exception
         said.append(json.loads(sock.recv(65_536)))
         sock.close()

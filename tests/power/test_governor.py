@@ -113,7 +113,7 @@ def test_heat_is_held_below_the_limit(make_loop: Make, bursts: Make, on_s: float
 
 
 def test_power_over_budget_at_the_lowest_clock_leads_to_pacing(make_loop: Make) -> None:
-    loop = make_loop(budget_w=14)
+    loop = make_loop(budget_w=12)
     loop.run(10, _full)
     assert loop.trace.step[-1] == 0
     assert loop.board.limits.level == "over_budget" and "lowest clock" in loop.board.limits.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from itertools import pairwise
 
@@ -111,16 +112,22 @@ def test_limits_round_trip() -> None:
     assert Limits.from_json(free.to_json().encode()) == free
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("{", "not JSON"), ("[]", "must be an object"), ('{"batch_max": 1}', "must be an object"),
-    ('{"expires_ns": 1.5, "batch_max": 1, "pace_hz": null, "level": "free", "reason": ""}', "expires_ns"),
-    ('{"expires_ns": 1, "batch_max": 0, "pace_hz": null, "level": "free", "reason": ""}', "batch_max"),
-    ('{"expires_ns": 1, "batch_max": true, "pace_hz": null, "level": "free", "reason": ""}', "batch_max"),
-    ('{"expires_ns": 1, "batch_max": 1, "pace_hz": 0, "level": "free", "reason": ""}', "pace_hz"),
-    ('{"expires_ns": 1, "batch_max": 1, "pace_hz": NaN, "level": "free", "reason": ""}', "pace_hz"),
-    ('{"expires_ns": 1, "batch_max": 1, "pace_hz": 3, "level": "tepid", "reason": ""}', "level must be one of free"),
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"expires_ns": 1.5}, "expires_ns"), ({"batch_max": 0}, "batch_max"), ({"batch_max": True}, "batch_max"),
+    ({"pace_hz": 0}, "pace_hz"), ({"pace_hz": float("nan")}, "pace_hz"), ({"degrade": 1}, "degrade"),
+    ({"level": "tepid"}, "level must be one of free"), ({"reason": None}, "level must be one of free"),
+    ({"more": 1}, "must be an object with batch_max, degrade"),
 ])
-def test_malformed_limits_are_refused(text: str, message: str) -> None:
+def test_malformed_limits_are_refused(changes: dict[str, object], message: str) -> None:
+    right = {"expires_ns": 1, "batch_max": 1, "pace_hz": None, "level": "free", "reason": "", "degrade": False}
+    assert Limits.from_json(json.dumps(right)).batch_max == 1
+    with pytest.raises(PowerError, match=message):
+        Limits.from_json(json.dumps({**right, **changes}))
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("{", "not JSON"), ("[]", "must be an object"), ('{"batch_max": 1}', "must be an object")])
+def test_limits_that_are_no_table_are_refused(text: str, message: str) -> None:
     with pytest.raises(PowerError, match=message):
         Limits.from_json(text)
 

@@ -1,0 +1,57 @@
+"""`orind power budget W --for TIME`, `orind power ambient C --for TIME`: ask the running daemon for another budget, or
+tell it how warm the cabinet is; both end by themselves. `off` in place of the number ends what stands."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any
+
+from ..ipc.exit_codes import Exit
+from .control_options import add_run_dir, ask
+
+TIMEOUT_S = 5.0
+ACTIONS = {"budget": ("budget_w", "W"), "ambient": ("ambient_c", "C")}
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def add_actions(actions: Any) -> None:
+    """`actions`: the sub-parsers of `orind power`."""
+    help_of = {"budget": "hold another budget for a while", "ambient": "say how warm it is around the board"}
+    for name, (_, unit) in ACTIONS.items():
+        parser = actions.add_parser(
+            name, help=help_of[name],
+            epilog=f"examples: orind power {name} {18 if name == 'budget' else 41} --for 10m\n"
+            f"          orind power {name} off\n"
+            "exit code 0: taken; 1: refused, with the reason; 69: no daemon answers",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.add_argument("value", metavar=unit, type=_value, help=f"in {unit}, or off")
+        parser.add_argument("--for", dest="for_s", type=seconds, metavar="TIME",
+                            help="such as 90s, 10m, 8h; a day at most")
+        add_run_dir(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    key, _ = ACTIONS[options.action]
+    given = {key: options.value} if options.value is None else {key: options.value, "for_s": options.for_s}
+    answer = ask(options, {"op": "power", **given}, TIMEOUT_S)
+    if isinstance(answer, Exit):
+        return answer
+    print(answer["result"])
+    return Exit.DONE if answer["ok"] else Exit.FAILED
+
+
+def seconds(text: str) -> float:
+    """A length of time with its unit. Raises ArgumentTypeError, a usage error."""
+    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smh])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no length of time: such as 90s, 10m, 8h")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def _value(text: str) -> float | None:
+    try:
+        return None if text == "off" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number, nor off") from None

@@ -1,0 +1,69 @@
+"""The CPUs' highest clock (cpufreq scaling_max_freq of every cluster). Owned by actuators.Caps.
+
+Invariants: nothing is written until a cap is asked for, so that a board whose CPUs never need one is left as it is; a
+cluster whose cores are offline is passed over.
+"""
+
+from __future__ import annotations
+
+from .cpu_clock import Permitted
+from .envelope import Envelope
+from .errors import SysfsError
+from .held import Held
+from .sysfs import CPUFREQ, Sysfs
+
+
+class CpuCaps:
+    """All clusters get the same cap."""
+
+    def __init__(self, sysfs: Sysfs, envelope: Envelope, held: Held) -> None:
+        self._sysfs = sysfs
+        self._envelope = envelope
+        self._held = held
+        self._table_khz = self._read_table()
+        self._capped = False
+
+    def permitted(self) -> Permitted:
+        """What the mode allows. Nothing where the clocks cannot be read: then they are left alone."""
+        mode_id = self._envelope.mode_id
+        try:
+            cap_khz = min((self._sysfs.read_int(path) for path in self._paths()), default=None)
+        except SysfsError:
+            cap_khz = None
+        if cap_khz is None or not self._table_khz:
+            return Permitted(mode_id=mode_id)
+        top = self._table_khz[-1]
+        most = None if mode_id is None else self._envelope.cpu_caps_khz().get(mode_id)
+        steps = tuple(khz for khz in self._table_khz if khz <= (most or top)) or self._table_khz[:1]
+        return Permitted(steps, top, cap_khz, mode_id)
+
+    def set_max(self, khz: int | None) -> None:
+        """Cap all clusters; None: as they were found. Raises SysfsError, PowerError."""
+        if khz is None and not self._capped:
+            return
+        by_mode = {mode: cap or self._table_khz[-1] for mode, cap in self._envelope.cpu_caps_khz().items()}
+        for path in self._paths():
+            self._held.take(path, by_mode)
+            value = self._held.found(path) if khz is None else khz
+            if self._sysfs.read_int(path) != value:
+                self._sysfs.write_int(path, value)
+        self._capped = khz is not None
+
+    def forget(self) -> None:
+        """Everything was put back."""
+        self._capped = False
+
+    def _paths(self) -> list[str]:
+        """One for each cluster that has a core online."""
+        names = self._sysfs.names(CPUFREQ)
+        return [f"{CPUFREQ}/{name}/scaling_max_freq" for name in names if name.startswith("policy")]
+
+    def _read_table(self) -> tuple[int, ...]:
+        """The steps that all clusters have, ascending; none where cpufreq is not there."""
+        tables = []
+        for path in self._paths():
+            try:
+                tables.append(set(self._sysfs.read_ints(f"{path.rpartition('/')[0]}/scaling_available_frequencies")))
+            except SysfsError:
+                return ()
+        return tuple(sorted(set.intersection(*tables))) if tables else ()

@@ -1,0 +1,62 @@
+"""What a clock file held before it was ours, in memory and on disk, so that it can be put back also after a crash.
+
+Owned by actuators.Caps, shared with cpu_caps.CpuCaps; `actuators.restore_saved` reads the file. Invariant: a value is
+on disk before its file is written for the first time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from .errors import PowerError
+from .sysfs import Sysfs
+
+
+class Held:
+    """`mode_now`: the id of nvpmodel's mode that holds. Owns `path` until the restore."""
+
+    def __init__(self, sysfs: Sysfs, path: Path, mode_now: Callable[[], int | None]) -> None:
+        self._sysfs = sysfs
+        self._path = path
+        self._mode_now = mode_now
+        self._mode: int | None = None  # when the first value was taken
+        self._values: dict[str, int] = {}
+        self._by_mode: dict[str, Mapping[int, int]] = {}
+
+    def take(self, path: str, by_mode: Mapping[int, int]) -> None:
+        """Save what a file holds, if that was not done yet. `by_mode`: what nvpmodel would have written there, should
+        the mode be another one when it is put back. Raises SysfsError, PowerError."""
+        if path in self._values:
+            return
+        if not self._values:
+            self._mode = self._mode_now()
+        values = {**self._values, path: self._sysfs.read_int(path)}
+        modes = {**self._by_mode, path: by_mode}
+        state = {"version": 1, "root": str(self._sysfs.root.resolve()), "mode": self._mode, "values": values,
+                 "mode_values": _by_mode_first(modes)}
+        temporary = self._path.with_name(self._path.name + ".tmp")
+        try:
+            temporary.write_text(json.dumps(state))
+            temporary.replace(self._path)
+        except OSError as error:
+            raise PowerError(f"cannot save the board's clock caps to {self._path} ({error.strerror}); no cap is "
+                             "changed before they are safe") from error
+        self._values, self._by_mode = values, modes
+
+    def found(self, path: str) -> int:
+        """What a file that was taken is to hold again: what it did, or what the mode that holds by now writes there."""
+        mode = self._mode_now()
+        own = self._values[path]
+        return own if mode is None or mode == self._mode else self._by_mode[path].get(mode, own)
+
+    def clear(self) -> None:
+        """Everything was put back."""
+        self._values, self._by_mode = {}, {}
+
+
+def _by_mode_first(by_path: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]]:
+    modes = {mode for by_mode in by_path.values() for mode in by_mode}
+    return {str(mode): {path: by_mode[mode] for path, by_mode in by_path.items() if mode in by_mode}
+            for mode in sorted(modes)}
