@@ -22,8 +22,8 @@ from harness import ServiceError
 
 from orind.ipc.errors import StatsPageError
 from orind.ipc.stats_page import StatsReader
+from orind.power import programs
 from orind.power.board import BoardFacts
-from orind.power.mode_switch import PROGRAM, run_nvpmodel
 from orind.power.nvpmodel import read_conf
 from orind.power.plant.busy import write_busy_file
 from orind.power.sysfs import Sysfs
@@ -103,12 +103,8 @@ class VirtualBoard:
         self._tell(**{name: value})
 
     def enter_mode_behind(self, name: str) -> None:
-        """As a restart of nvpmodel.service does. Raises ServiceError for an unknown mode."""
-        conf = read_conf(Sysfs(self.root))
-        mode = conf.mode(name)
-        if mode is None:
-            raise ServiceError(f"no mode {name} (known: {', '.join(m.name for m in conf.modes)})")
-        run_nvpmodel(self.root / PROGRAM, mode.id, NVPMODEL_TIMEOUT_S)
+        """As a restart of nvpmodel.service does."""
+        _run_nvpmodel(self.root, name)
 
     def _tell(self, **faults: Any) -> None:
         self._faults.update(faults)
@@ -174,14 +170,19 @@ class RealBoard:
 
     def enter_mode_behind(self, name: str) -> None:
         """nvpmodel itself, with nothing on its standard input: it cannot ask, so it cannot reboot."""
-        conf = read_conf(Sysfs(self._board))
-        mode = conf.mode(name)
-        if mode is None:
-            raise ServiceError(f"no mode {name} (known: {', '.join(m.name for m in conf.modes)})")
-        run_nvpmodel(self._board / PROGRAM, mode.id, NVPMODEL_TIMEOUT_S)
+        _run_nvpmodel(self._board, name)
 
     def close(self) -> None:
         """Nothing of ours runs on it."""
+
+
+def _run_nvpmodel(root: Path, name: str) -> None:
+    """Raises ServiceError for a mode that the board has not; how the program ends is for the daemon to find out."""
+    conf = read_conf(Sysfs(root))
+    mode = conf.mode(name)
+    if mode is None:
+        raise ServiceError(f"no mode {name} (known: {', '.join(m.name for m in conf.modes)})")
+    programs.run(Sysfs(root), "nvpmodel", ["-m", str(mode.id)], NVPMODEL_TIMEOUT_S)
 
 
 def _link_tree(tap: Path, board: Path) -> None:

@@ -156,12 +156,12 @@ def _limits(outcome: Outcome) -> Markup:
     words = {True: "pass", False: "fail", None: "not judged"}
     rows = []
     for judged in outcome.judged:
-        of, where = f" of '{judged.limit.phase}'" if judged.limit.phase else "", judged.limit.on
-        what = f"{FIGURES[judged.limit.figure][0]}{of}{f' (judged on a {where} board)' if where else ''}"
-        bound = f"{judged.limit.sign} {judged.limit.bound:g}"
-        rows.append(tag("tr", tag("td", what), tag("td", bound, class_="n"), tag("td", shown(judged.value), class_="n"),
-                        tag("td", _verdict(words[judged.kept]))))  # fmt: skip
-    head = tag("tr", *(tag("th", text) for text in ("figure", "limit", "found", "")))
+        limit = judged.limit
+        what = f"{FIGURES[limit.figure][0]}{f' (judged on a {limit.on} board)' if limit.on else ''}"
+        bound = f"{limit.sign} {limit.bound:g}"
+        rows.append(tag("tr", tag("td", limit.phase or "whole run"), tag("td", what), tag("td", bound, class_="n"),
+                        tag("td", shown(judged.value), class_="n"), tag("td", _verdict(words[judged.kept]))))
+    head = tag("tr", *(tag("th", text) for text in ("phase", "figure", "limit", "found", "")))
     return tag("table", head, *rows)
 
 

@@ -26,7 +26,7 @@ from hil_scenario import Scenario, Step
 from orind.ipc.errors import ControlError, StatsPageError
 from orind.ipc.stats_page import StatsReader
 from orind.power.board import BoardFacts
-from orind.power.errors import SysfsError
+from orind.power.errors import PowerError, SysfsError
 from orind.power.sensors import Sensors
 from orind.power.sysfs import Sysfs
 
@@ -224,7 +224,7 @@ class Runner:
             self._run.marks.append((time.monotonic() - self._began_s, _in_words(name, value)))
             try:
                 getattr(self, f"_{name}", self._surroundings(name))(service, value)
-            except (ServiceError, ControlError, OSError) as error:
+            except (ServiceError, ControlError, PowerError, OSError) as error:
                 self._run.wrong.append(f"at {step.at_s:g} s: {_in_words(name, value)}: {str(error).splitlines()[0]}")
 
     def _surroundings(self, name: str) -> Callable[[Service, Any], None]:

@@ -16,10 +16,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from orind.power.actuators import read_mode_id
+from orind.power import programs
 from orind.power.errors import ConfError, PowerError, SysfsError
-from orind.power.mode_switch import PROGRAM, run_nvpmodel
-from orind.power.nvpmodel import Conf, read_conf
+from orind.power.nvpmodel import Conf, read_conf, read_mode_id
 from orind.power.sysfs import CPUFREQ, Sysfs
 
 VERSION = 1
@@ -138,8 +137,8 @@ def restore(file: Path) -> list[str]:
         return [f"{root} is gone, and its settings with it"]
     if recorded.mode is not None and read_mode_id(sysfs) != recorded.mode:
         try:
-            ran = run_nvpmodel(root / PROGRAM, recorded.mode, NVPMODEL_TIMEOUT_S)
-            done.append(f"mode {recorded.mode} (nvpmodel ended with {ran.code})")
+            ran = programs.run(sysfs, "nvpmodel", ["-m", str(recorded.mode)], NVPMODEL_TIMEOUT_S)
+            done.append(f"mode {recorded.mode} (nvpmodel {ran.end(NVPMODEL_TIMEOUT_S)})")
         except PowerError as error:
             wrong.append(f"mode {recorded.mode}: {error}")
     for path, value in recorded.values.items():

@@ -27,7 +27,7 @@ from hil_scenario import ScenarioError, Step, read
 from hil_settings import SettingsError
 
 from orind.ipc.exit_codes import Exit
-from orind.power.actuators import read_mode_id
+from orind.power.nvpmodel import read_mode_id
 from orind.power.plant.board import PlantBoard
 from orind.power.plant.model import PlantModel
 from orind.power.plant.modules import JETPACKS, MODULES, ORIN_NX_SUPER
