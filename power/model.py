@@ -7,6 +7,7 @@ board's facts; the governor learns a bias and a gain on top and never trusts the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .fields import Fields
@@ -58,7 +59,15 @@ class PowerModel:
     def dynamic_mw(self, gpu_hz: float, busy: float, tj_c: float, cpu_share: float = 1.0) -> float:
         """Power above idle, for a busy share in 0..1 (linear in it: within a tick the GPU is either on or off).
         `cpu_share`: what the CPUs draw at their cap, of what they draw at their highest clock."""
-        ratio = gpu_hz / self.reference_hz
-        leak = 1.0 + self.leak_per_c * (tj_c - self.leak_reference_c)
-        full = self.gpu_full_mw * float(ratio**self.gpu_exponent) * max(leak, 0.1)
-        return busy * (full + cpu_share * self.cpu_full_mw + self.memory_full_mw * ratio)
+        return busy * self.full_load_mw((gpu_hz,), tj_c, cpu_share)[0]
+
+    def full_load_mw(self, clocks_hz: Sequence[float], tj_c: float, cpu_share: float = 1.0) -> list[float]:
+        """As `dynamic_mw` at full load, for each clock."""
+        leak = max(1.0 + self.leak_per_c * (tj_c - self.leak_reference_c), 0.1)
+        gpu_mw, exponent, memory_mw = self.gpu_full_mw, self.gpu_exponent, self.memory_full_mw
+        cpu_mw = cpu_share * self.cpu_full_mw
+        found = []
+        for hz in clocks_hz:
+            ratio = hz / self.reference_hz
+            found.append(gpu_mw * float(ratio**exponent) * leak + cpu_mw + memory_mw * ratio)
+        return found

@@ -43,6 +43,7 @@ class Observer:
         self._full_mw = model.full_mw
         # windowed dynamic power at the last ticks, reaching back over one window: what a reading may stand for
         self._candidates: deque[tuple[int, float]] = deque()
+        self._candidates_ns = 0
         self._bias_bound_mw = model.idle_mw
         self.bias_mw = 0.0
         self.gain = 1.0
@@ -53,13 +54,15 @@ class Observer:
         if busy is None:
             self._window.clear()
             self._candidates.clear()
+            self._candidates_ns = 0
             return
         self._window.add(lasted_ns, self._model.dynamic_mw(gpu_hz, busy, tj_c, cpu_share))
         mean = self._window.mean()
         if mean is not None and self._window.full:
             self._candidates.append((lasted_ns, mean))
-            while sum(lasted for lasted, _ in self._candidates) - self._candidates[0][0] > self._window_ns:
-                self._candidates.popleft()
+            self._candidates_ns += lasted_ns
+            while self._candidates_ns - self._candidates[0][0] > self._window_ns:
+                self._candidates_ns -= self._candidates.popleft()[0]
 
     def expected_mw(self) -> float | None:
         """What the sensor should read now; None until the window is covered."""
@@ -94,7 +97,7 @@ class Observer:
     def full_load_mw(self, clocks_hz: Sequence[int], tj_c: float, cpu_share: float = 1.0) -> list[float]:
         """Board power at full load for each clock, as learned so far; ascending with the clocks."""
         base = self._model.idle_mw + self.bias_mw
-        return [base + self.gain * self._model.dynamic_mw(hz, 1.0, tj_c, cpu_share) for hz in clocks_hz]
+        return [base + self.gain * each for each in self._model.full_load_mw(clocks_hz, tj_c, cpu_share)]
 
     def cpu_mw(self, share: float) -> float:
         """What a share of the CPUs' part of full load is, as learned so far."""

@@ -16,11 +16,13 @@ class SlidingMean:
         self._window_ns = window_ns
         self._parts: deque[tuple[int, float]] = deque()
         self._held_ns = 0
+        self._mean: float | None = None  # remembered until the next `add`
 
     def add(self, lasted_ns: int, value: float) -> None:
         """The value held for the `lasted_ns` that have just ended."""
         if lasted_ns <= 0:
             return
+        self._mean = None
         self._parts.append((lasted_ns, value))
         self._held_ns += lasted_ns
         while self._held_ns - self._parts[0][0] >= self._window_ns:
@@ -30,6 +32,7 @@ class SlidingMean:
         """Forget everything (after an interval about which nothing is known)."""
         self._parts.clear()
         self._held_ns = 0
+        self._mean = None
 
     @property
     def full(self) -> bool:
@@ -38,9 +41,9 @@ class SlidingMean:
 
     def mean(self) -> float | None:
         """The mean over the window, or over what there is; None when there is nothing."""
-        if not self._parts:
-            return None
-        # only the oldest part can stick out of the window
-        surplus = max(self._held_ns - self._window_ns, 0)
-        total = sum([lasted * value for lasted, value in self._parts]) - surplus * self._parts[0][1]
-        return total / (self._held_ns - surplus)
+        if self._mean is None and self._parts:
+            # only the oldest part can stick out of the window
+            surplus = max(self._held_ns - self._window_ns, 0)
+            total = sum([lasted * value for lasted, value in self._parts]) - surplus * self._parts[0][1]
+            self._mean = total / (self._held_ns - surplus)
+        return self._mean
