@@ -46,7 +46,8 @@ class Facts(NamedTuple):
     """lost: share of the frames that ended lately which came too late or found no slot; age: the largest share of its
     time that a waiting frame has used; load: time that the offered frames need, over the time there is.
 
-    impossible: levels that cannot be taken, and why. paced: the power limits slow the engine down.
+    impossible: levels that cannot be taken, and why. paced: the power limits slow the engine down. asked: why the power
+    governor wants something left out, whatever the frames do; or ''.
     """
 
     lost: float
@@ -54,6 +55,7 @@ class Facts(NamedTuple):
     load: float
     impossible: Mapping[Level, str]
     paced: bool
+    asked: str = ""
 
 
 class Standing(NamedTuple):
@@ -106,12 +108,12 @@ def _below(level: Level, facts: Facts) -> Level:
 
 def _overload(rules: Rules, facts: Facts) -> str:
     """Why this is overload, or ''."""
-    said = []
+    said = [f"the power governor asks for less: {facts.asked}"] if facts.asked else []
     if facts.lost >= rules.enter_lost:
         said.append(f"{facts.lost:.0%} of the frames come too late or find no slot")
     if facts.age >= rules.enter_age:
         said.append(f"a waiting frame has used {facts.age:.0%} of its time")
-    if said and facts.paced:
+    if said and facts.paced and not facts.asked:
         said.append("the power limits slow the engine down")
     return ", ".join(said)
 

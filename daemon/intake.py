@@ -40,6 +40,15 @@ class Intake:
         self._versions = {name: Shares(name, camera.model) for name, camera in config.cameras.items()}
         self._buckets = {name: TokenBucket(c.rate_limit_hz, c.rate_burst) for name, c in config.cameras.items()}
 
+    def deadlines_ns(self) -> dict[str, int]:
+        """The tightest deadline of each model's cameras; of a best-effort camera nothing is promised."""
+        tightest: dict[str, int] = {}
+        for camera in self._cameras.values():
+            if camera.priority != "best_effort":
+                for model in (name for name, share in camera.model.items() if share):
+                    tightest[model] = min(int(camera.deadline_ms * 1e6), tightest.get(model, 1 << 62))
+        return tightest
+
     def parse(self, raw: RawFrame, now_ns: int, same_host: bool) -> Trigger:
         """A message to a trigger. A monotonic stamp is only believed from the same host.
 

@@ -20,6 +20,7 @@ from ..power.board import BoardFacts
 from ..power.errors import PowerError
 from ..power.limits import Limits, in_force
 from ..power.policy import Policy
+from .deadline_floor import floor_of
 from .nursery_client import Child, NurseryClient
 from .pipeline import Pipeline
 from .poller import Watcher
@@ -29,6 +30,7 @@ from .respawn import Respawn
 log = logging.getLogger("orind")
 RESPAWN_NS = 1_000_000_000
 SILENT_NS = 5_000_000_000  # limits end after 2 s; a steward that is quiet for longer hangs
+FLOOR_EVERY_NS, FLOOR_HOLDS_NS = 1_000_000_000, 5_000_000_000
 UNLIMITED_BATCH = 1 << 16
 UNGOVERNED = {"board": None, "board_w": None, "budget_w": None, "tj_c": None, "gpu_hz": None, "gpu_cap_hz": None}
 
@@ -44,6 +46,7 @@ class PowerLink:
         self._section: dict[str, Any] | None = None
         self._policy: Policy | None = None
         self._requests = PowerRequests()
+        self._floor_ns = 0
         self._lowest: Limits | None = None
         self._channel: Channel | None = None
         self._child: Child | None = None
@@ -102,6 +105,23 @@ class PowerLink:
         pipeline.batch_max = UNLIMITED_BATCH if limits is None else limits.batch_max
         pipeline.pace_ns = 0 if limits is None or limits.pace_hz is None else int(1e9 / limits.pace_hz)
         pipeline.clock_hz = self.report.get("gpu_cap_hz") or 0
+        pipeline.relief.asked = limits.reason if limits is not None and limits.degrade else ""
+        scarce = limits is not None and limits.pace_hz is not None and self._policy is not None
+        places = {name: n for n, name in enumerate(self._policy.priorities)} if scarce and self._policy else {}
+        if pipeline.queues.places != places:
+            pipeline.queues.places.clear()
+            pipeline.queues.places.update(places)
+        self._tell_floor(pipeline, now_ns)
+
+    def _tell_floor(self, pipeline: Pipeline, now_ns: int) -> None:
+        """What deadlines need, once a second; the steward forgets it when it is old."""
+        if now_ns < self._floor_ns:
+            return
+        self._floor_ns = now_ns + FLOOR_EVERY_NS
+        serving = pipeline.serving
+        floor = floor_of(serving.intake.deadlines_ns(), serving.plans, pipeline.times, pipeline.clock_hz, now_ns)
+        if floor is not None:
+            self._tell({"asked": {"deadline": [floor.hz, now_ns + FLOOR_HOLDS_NS, f"model {floor.model}"]}})
 
     def tick(self, now_ns: int) -> None:
         """Start a steward where one is due, after the one before has ended, so that it cannot undo the new caps."""

@@ -1,13 +1,14 @@
 """The frames that wait for an engine, by model and rank. Pure: knows no sockets and no slots.
 
 Called by `pipeline.py`. Order: frames to be replayed after an engine's death first and each alone, then critical,
-normal, best effort, each first come first served. Only the newest best-effort frame of a camera is worth an answer.
+normal, best effort, each first come first served; while power is scarce, within each by the power policy's
+`priorities`. Only the newest best-effort frame of a camera is worth an answer.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from .trigger import RANKS, Trigger
 
@@ -15,16 +16,19 @@ from .trigger import RANKS, Trigger
 class ModelQueue:
     """Frames waiting for one model."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: Mapping[str, int] | None = None) -> None:
+        """`places`: see Queues.places."""
         self._by_rank: tuple[deque[Trigger], ...] = tuple(deque() for _ in RANKS)
+        self._places: Mapping[str, int] = {} if places is None else places
 
     def __len__(self) -> int:
         critical, normal, best_effort = self._by_rank
         return len(critical) + len(normal) + len(best_effort)
 
     def __iter__(self) -> Iterator[Trigger]:
+        places = self._places
         for rank in self._by_rank:
-            yield from rank
+            yield from rank if not places else sorted(rank, key=lambda f: places.get(f.camera, len(places)))
 
     def push(self, frame: Trigger) -> Trigger | None:
         """Queue a frame. Returns the older best-effort frame of the same camera that it supersedes, or None."""
@@ -50,7 +54,11 @@ class ModelQueue:
 
     def take(self, count: int) -> list[Trigger]:
         """Remove and return the first `count` frames."""
-        taken: list[Trigger] = []
+        if self._places:
+            taken = self.first(count)
+            self.discard(taken)
+            return taken
+        taken = []
         for rank in self._by_rank:
             while rank and len(taken) < count:
                 taken.append(rank.popleft())
@@ -66,6 +74,9 @@ class Queues:
 
     def __init__(self) -> None:
         self.models: dict[str, ModelQueue] = {}
+        self.places: dict[str, int] = {}
+        """Of cameras, 0 first, while power is scarce; empty: each rank first come first served. Those that are not in
+        it come after those that are. Changed in place, never replaced."""
         self.retry: deque[Trigger] = deque()
 
     def __len__(self) -> int:
@@ -74,7 +85,7 @@ class Queues:
     def push(self, frame: Trigger) -> Trigger | None:
         queue = self.models.get(frame.model)
         if queue is None:
-            queue = self.models[frame.model] = ModelQueue()
+            queue = self.models[frame.model] = ModelQueue(self.places)
         return queue.push(frame)
 
     def in_turn(self) -> list[str]:
@@ -83,9 +94,10 @@ class Queues:
         if len(waiting) < 2:
             return waiting
         heads = [
-            (head.rank, head.deadline_ns, name) for name, q in self.models.items() if (head := q.head()) is not None
+            (head.rank, self.places.get(head.camera, len(self.places)), head.deadline_ns, name) for name, q in
+            self.models.items() if (head := q.head()) is not None
         ]
-        return [name for _, _, name in sorted(heads)]
+        return [name for *_, name in sorted(heads)]
 
     def take_late(self, reason_of: Callable[[Trigger], str]) -> list[tuple[Trigger, str]]:
         """Remove and return the frames for which there is a reason why they cannot be served in time."""

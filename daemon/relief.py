@@ -62,6 +62,7 @@ class Relief:
 
     def __init__(self, policy: Policy) -> None:
         self.standing: Standing = degradation.START
+        self.asked = ""  # why the power governor wants something left out, or ''
         self._window = LoadWindow()
         self._facts = degradation.Facts(0.0, 0.0, 0.0, {}, False)
         self._next_ns = 0
@@ -147,7 +148,7 @@ class Relief:
         }
         self._facts = degradation.Facts(
             self._window.lost_share(now_ns), _oldest(queues, now_ns), self._window.load(self._per_frame_ns, now_ns),
-            self._impossible(plans, times, clock_hz), pace_ns > 0,
+            self._impossible(plans, times, clock_hz), pace_ns > 0, self.asked,
         )  # fmt: skip
         before = self.standing
         self.standing = degradation.decide(self._policy.rules, before, self._facts, now_ns)

@@ -42,6 +42,16 @@ def test_the_reason_says_what_was_measured() -> None:
     )
 
 
+def test_what_the_power_governor_asks_for_leads_up_with_its_reason_and_keeps_the_level() -> None:
+    asked = CALM._replace(asked="even the lowest clock needs 17 W")
+    standing = over(asked, 1)
+    assert standing.level is Level.NO_OPTIONAL
+    assert standing.reason == "the power governor asks for less: even the lowest clock needs 17 W"
+    assert over(asked, 60).level is Level.HELD
+    assert over(CALM, 9, over(asked, 60), NOW + 61 * S).level is Level.HELD
+    assert over(CALM, 35, over(asked, 60), NOW + 61 * S).level is Level.FULL
+
+
 def test_overload_that_does_not_last_changes_nothing() -> None:
     standing = START
     for step in range(200):

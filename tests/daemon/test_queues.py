@@ -98,3 +98,28 @@ def test_nothing_is_lost_or_doubled_in_a_random_schedule() -> None:
             out += queues.take_all()
         assert len(out) + len(queues) == len(inside)
     assert len({f.seq for f in out}) == len(out)
+
+
+def test_while_power_is_scarce_named_cameras_come_first_within_their_rank() -> None:
+    queues = Queues()
+    for n, (camera, priority) in enumerate([("c", "normal"), ("x", "critical"), ("b", "normal"), ("a", "normal"),
+                                            ("c", "critical"), ("b", "normal")]):
+        queues.push(frame(n, priority, camera))
+    queue = queues.models["m"]
+    assert seqs(list(queue)) == [1, 4, 0, 2, 3, 5]
+    queues.places.update({"a": 0, "b": 1})
+    assert seqs(list(queue)) == [1, 4, 3, 2, 5, 0], "c and x are not named: behind, in the order of their coming"
+    assert seqs(queue.take(3)) == [1, 4, 3] and seqs(queue.first(9)) == [2, 5, 0] and len(queue) == 3
+    queues.places.clear()
+    assert seqs(queue.take(9)) == [0, 2, 5]
+
+
+def test_while_power_is_scarce_the_model_of_a_named_camera_is_in_turn_first() -> None:
+    queues = Queues()
+    queues.push(frame(1, "normal", "cam", "early", deadline_ns=10))
+    queues.push(frame(2, "normal", "line", "late", deadline_ns=90))
+    assert queues.in_turn() == ["early", "late"]
+    queues.places["line"] = 0
+    assert queues.in_turn() == ["late", "early"]
+    queues.push(frame(3, "critical", "cam", "early", deadline_ns=10))
+    assert queues.in_turn() == ["early", "late"], "rank counts more"

@@ -1,0 +1,36 @@
+"""The GPU clock below which the engine cannot meet the cameras' deadlines, from what was measured at the present one.
+Pure.
+
+Called by `power_link.py` once a second, which tells the steward. Invariant: only what was measured lately counts; where
+nothing was, there is no floor. Time is taken to go with 1/clock; what of it is the memory's goes slower, so the floor
+lies rather too high than too low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .batcher import WAKE_NS, ServiceTimes
+from .engine_handle import PlanView
+
+
+class DeadlineFloor(NamedTuple):
+    """Which model needs which clock."""
+
+    hz: int
+    model: str
+
+
+def floor_of(deadlines_ns: Mapping[str, int], plans: Mapping[str, PlanView], times: ServiceTimes, clock_hz: int,
+             now_ns: int) -> DeadlineFloor | None:
+    """The highest that a model needs. `deadlines_ns`: the tightest of each model's cameras, from capture."""
+    if not clock_hz:
+        return None
+    needed = []
+    for name, deadline_ns in deadlines_ns.items():
+        plan = plans.get(name)
+        took_ns = 0 if plan is None else times.believed(plan.sha256, plan.sizes[0], clock_hz, now_ns)
+        if took_ns:
+            needed.append(DeadlineFloor(int(clock_hz * took_ns / max(1, deadline_ns - WAKE_NS)), name))
+    return max(needed, default=None)
