@@ -100,6 +100,7 @@ def _modes(options: argparse.Namespace) -> int:
 def _table(conf: Conf, active: int | None, live: Masks) -> dict[str, object]:
     return {
         "active": active,
+        "waiting": any(mode.id == active and switch_to(mode, active, live).kind == "reboot" for mode in conf.modes),
         "default": conf.default,
         "live": asdict(live),
         "modes": [{**asdict(mode), "switch": asdict(switch_to(mode, active, live))} for mode in conf.modes],

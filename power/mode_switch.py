@@ -19,7 +19,7 @@ TIMEOUT_S = 30.0
 
 
 def enter(sysfs: Sysfs, conf: Conf, mode: ConfMode, governed: bool, timeout_s: float = TIMEOUT_S) -> None:
-    """Go to `mode` now. `governed`: a daemon holds the GPU's cap, which may then lie below the mode's.
+    """Go to `mode` now. `governed`: a daemon holds the caps of GPU and CPUs, which may then lie below the mode's.
 
     Raises PowerError where a reboot is needed, the program cannot be run, or the mode is not there afterwards."""
     switch = switch_to(mode, read_mode_id(sysfs), conf.read_masks(sysfs))
@@ -74,7 +74,7 @@ def differences(sysfs: Sysfs, conf: Conf, mode: ConfMode, governed: bool) -> lis
             # the clock files of a cluster go with its last core
             if not (parked and param.startswith("CPU_") and arg == "MAX_FREQ"):
                 wrong.append(f"{param} {arg} cannot be read")
-        elif found[0] != wanted and not (governed and param == "GPU" and found[0] < wanted):
+        elif found[0] != wanted and not (governed and arg == "MAX_FREQ" and param != "EMC" and found[0] < wanted):
             wrong.append(f"{param} {arg} is {found[0]}, not {wanted}")
     return wrong
 

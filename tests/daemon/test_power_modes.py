@@ -52,7 +52,8 @@ def test_an_active_mode_that_is_not_known_is_said(board: Path, capsys: pytest.Ca
 def test_json(board: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _modes(board, "--json") == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["active"], told["default"], told["live"]) == (0, 2, {"tpc_pg_mask": 0, "fbp_pg_mask": None})
+    assert (told["active"], told["waiting"], told["default"]) == (0, False, 2)
+    assert told["live"] == {"tpc_pg_mask": 0, "fbp_pg_mask": None}
     assert told["modes"][2] == {"id": 2, "name": "MODE_30W", "cpus": list(range(8)), "cpu_max_khz": 1_728_000,
                                 "gpu_max_hz": 612_000_000, "emc_max_hz": None, "tpc_pg_mask": 240, "fbp_pg_mask": None,
                                 "switch": {"kind": "reboot", "reason": "TPC mask 0 -> 240"}}

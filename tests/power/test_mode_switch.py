@@ -120,6 +120,11 @@ def test_a_cap_that_a_daemon_holds_may_lie_below_the_mode_s(board: Callable[...,
     cap.write_text("408000000\n")
     assert differences(sysfs, conf, mode, governed=True) == []
     assert differences(sysfs, conf, mode, governed=False) == ["GPU MAX_FREQ is 408000000, not 816000000"]
+    cpu = sysfs.root / "sys/devices/system/cpu/cpu4/cpufreq/scaling_max_freq"
+    held = cpu.read_text()
+    cpu.write_text("1036800\n")
+    assert differences(sysfs, conf, mode, governed=True) == []
+    cpu.write_text(held)
     cap.write_text("918000000\n")
     assert differences(sysfs, conf, mode, governed=True) == ["GPU MAX_FREQ is 918000000, not 816000000"]
 

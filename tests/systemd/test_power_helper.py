@@ -65,16 +65,18 @@ def test_what_its_hardening_forbids_is_forbidden(helper: Installed) -> None:
     done
     touch {BOARD}/probe && echo "wrote the board"
     grep -q '^NoNewPrivs:.*1$' /proc/self/status && grep -q '^CapEff:.*0000000000000000$' /proc/self/status && echo bare
+    systemctl stop nvfancontrol.service && systemctl start nvfancontrol.service && echo "restarts the fan's service"
     python3 -c 'import socket; socket.socket(socket.AF_INET)' 2>/dev/null && echo "has a network"
     true
     """
     helper.write("/opt/orind/bin/tries", tries, mode="755")
+    helper.write("/run/systemd/system/nvfancontrol.service", "[Service]\nExecStart=/bin/sleep infinity\n")
     helper.write(f"/run/systemd/system/{HELPER}.d/tries.conf", "[Service]\nExecStartPre=/opt/orind/bin/tries\n")
     helper.systemctl("daemon-reload")
     helper.machine.run(*AS_CLERK, "/opt/orind/bin/orind", "power", "mode", "MODE_50W")
     helper.machine.run("journalctl", "--sync")
     said = re.findall(r"tries\[\d+\]: (.*)", helper.machine.run("journalctl", "-u", HELPER))
-    assert said == ["wrote the board", "bare"]
+    assert said == ["wrote the board", "bare", "restarts the fan's service"]
 
 
 def test_security_score(helper: Installed) -> None:

@@ -1,0 +1,113 @@
+"""The fan's profile, and the board's own files that it and nvpmodel's staging write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orind.power.errors import PowerError, SysfsError
+from orind.power.fan_profile import CONF, STATUS, active, choose, profiles
+from orind.power.plant.modules import JETPACKS, ORIN_NX_SUPER
+from orind.power.plant.tree import PROGRAMS, Layout, build_tree
+from orind.power.sysfs import ONLINE, Sysfs
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path) -> Sysfs:
+    build_tree(tmp_path / "board", Layout(ORIN_NX_SUPER, JETPACKS["6"], 0))
+    return Sysfs(tmp_path / "board")
+
+
+def _program(sysfs: Sysfs, name: str, script: str) -> None:
+    (sysfs.root / PROGRAMS[name]).write_text(f"#!/bin/sh\n{script}\n")
+
+
+def test_profiles_are_those_of_the_file_and_one_is_chosen(sysfs: Sysfs) -> None:
+    assert profiles(sysfs) == ["quiet", "cool"] and active(sysfs) == "quiet"
+    before = (sysfs.root / CONF).read_text()
+    choose(sysfs, "cool")
+    assert active(sysfs) == "cool"
+    assert (sysfs.root / CONF).read_text() == before.replace("FAN_DEFAULT_PROFILE quiet", "FAN_DEFAULT_PROFILE cool")
+
+
+def test_without_a_default_to_set_nothing_is_touched(sysfs: Sysfs) -> None:
+    conf = sysfs.root / CONF
+    conf.write_text(conf.read_text().replace("FAN_DEFAULT_PROFILE", "FAN_PROFILE_OF_OLD"))
+    _program(sysfs, "systemctl", "exit 9")
+    with pytest.raises(PowerError, match=r"has no FAN_DEFAULT_PROFILE, .*; nothing was changed"):
+        choose(sysfs, "cool")
+
+
+def test_a_service_that_cannot_be_stopped_keeps_its_file(sysfs: Sysfs) -> None:
+    before = (sysfs.root / CONF).read_text()
+    _program(sysfs, "systemctl", "echo Access denied; exit 4")
+    with pytest.raises(PowerError, match=r"systemctl stop nvfancontrol.service failed \(ended with 4 and said: Access"):
+        choose(sysfs, "cool")
+    assert (sysfs.root / CONF).read_text() == before
+
+
+def test_a_profile_that_is_not_taken_is_detected_and_the_file_is_as_it_was(sysfs: Sysfs) -> None:
+    before = (sysfs.root / CONF).read_text()
+    _program(sysfs, "systemctl", "exit 0")
+    with pytest.raises(PowerError, match="nvfancontrol runs with profile None, not cool"):
+        choose(sysfs, "cool")
+    assert (sysfs.root / CONF).read_text() == before and not sysfs.exists(STATUS)
+
+
+def test_the_service_is_started_again_whatever_happened(sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = sysfs.root / "log"
+    _program(sysfs, "systemctl", f"echo $1 >>{log}")
+
+    def full(*_: object) -> None:
+        raise SysfsError(CONF, "cannot be written: ENOSPC")
+
+    monkeypatch.setattr(Sysfs, "replace_text", full)
+    with pytest.raises(SysfsError, match="ENOSPC"):
+        choose(sysfs, "cool")
+    assert log.read_text().split() == ["stop", "start"]
+
+
+# -- the files -----------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_replaced_whole_behind_its_link_with_its_mode(tmp_path: Path) -> None:
+    sysfs, real = Sysfs(tmp_path), tmp_path / "nvpower/real.conf"
+    real.parent.mkdir()
+    real.write_text("old\n")
+    real.chmod(0o640)
+    (tmp_path / "link.conf").symlink_to("nvpower/real.conf")
+    sysfs.replace_text("link.conf", "new\n")
+    assert (tmp_path / "link.conf").is_symlink()
+    assert real.read_text() == "new\n" and real.stat().st_mode & 0o777 == 0o640
+    sysfs.replace_text("nvpower/fresh", "made\n")
+    assert (tmp_path / "nvpower/fresh").stat().st_mode & 0o777 == 0o644
+    assert {p.name for p in real.parent.iterdir()} == {"real.conf", "fresh"}, "nothing is left beside them"
+
+
+def test_what_cannot_be_replaced_or_removed_is_named(tmp_path: Path) -> None:
+    sysfs = Sysfs(tmp_path)
+    with pytest.raises(SysfsError, match="/absent/file: cannot be written: ENOENT"):
+        sysfs.replace_text("absent/file", "x")
+    (tmp_path / "folder/inner").mkdir(parents=True)
+    with pytest.raises(SysfsError, match="/folder: cannot be written: "):
+        sysfs.replace_text("folder", "x")
+    assert {p.name for p in tmp_path.iterdir()} == {"folder"}
+    with pytest.raises(SysfsError, match="/folder: cannot be removed: "):
+        sysfs.remove("folder")
+    sysfs.remove("absent")
+
+
+@pytest.mark.parametrize(("text", "cpus"), [("0-3", (0, 1, 2, 3)), ("0,2-3,7", (0, 2, 3, 7)), ("0", (0,))])
+def test_the_list_of_cpus(tmp_path: Path, text: str, cpus: tuple[int, ...]) -> None:
+    (tmp_path / ONLINE).parent.mkdir(parents=True)
+    (tmp_path / ONLINE).write_text(f"{text}\n")
+    assert Sysfs(tmp_path).read_online() == cpus
+
+
+@pytest.mark.parametrize("text", ["0-", "a", "0,,1", "-3", "0-9999", "1-2-3", ""])
+def test_a_list_of_cpus_that_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / ONLINE).parent.mkdir(parents=True)
+    (tmp_path / ONLINE).write_text(f"{text}\n")
+    with pytest.raises(SysfsError):
+        Sysfs(tmp_path).read_online()
