@@ -65,12 +65,17 @@ def lines(power: dict[str, Any], problem: str) -> list[str]:
     text += [f"  ! {line}" for line in ([problem] if problem else []) + power.get("faults", [])]
     text += [f"  * {line}" for line in power.get("notes", [])]
     text.append(f"power    {_of(power.get('board_w'), power['budget_w'])}")
-    text.append(f"target   {_show(power.get('target_w'), 'W', 1)}")
+    text.append(f"target   {_show(power.get('target_w'), 'W', 1)}; budget by {power.get('budget_reason') or 'policy'}")
     text.append(f"level    {power.get('level') or 'unknown'}: {power.get('reason') or 'no report yet'}")
+    if power.get("short"):
+        text.append(f"short    {power['short']}")
+    if power.get("mode_wanted"):
+        text.append(f"mode     {power['mode_wanted']} would hold the budget (orind power mode {power['mode_wanted']})")
     text.append(f"junction {_show(power.get('tj_c'), 'C', 1)}   fan {_show(power.get('fan_pwm'), 'of 255')}")
     text.append(f"GPU      {_show(power.get('gpu_hz'), 'MHz', 0, 1e6)} of at most "
                 f"{_show(power.get('gpu_cap_hz'), 'MHz', 0, 1e6)}, busy {_share(power.get('busy'))}")
-    text.append(f"CPU      {_show(power.get('cpu_khz'), 'MHz', 0, 1e3)}")
+    cap = "" if power.get("cpu_cap_khz") is None else f" of at most {power['cpu_cap_khz'] / 1e3:.0f} MHz"
+    text.append(f"CPU      {_show(power.get('cpu_khz'), 'MHz', 0, 1e3)}{cap}")
     if power.get("emc_hz") is not None:
         busy = power.get("emc_percent")
         text.append(f"memory   {power['emc_hz'] / 1e6:.0f} MHz, busy {_share(None if busy is None else busy / 100)}")

@@ -19,10 +19,9 @@ from ..power.simulation import seconds
 from . import named_inputs, output_file, panels, simulate_report
 from .progress import Progress
 from .simulate_report import Told
-from .simulate_setup import Refused, Setup, set_up
+from .simulate_setup import SAID, Refused, Setup, set_up
 
 HOURS_MAX = 48.0
-SAID = "simulate"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rules.add_argument("--config", metavar="CONFIG.yaml", type=Path,
                        help="deadlines by camera, batching, queue depth and slots of this configuration")
     parser.add_argument("--hours", type=_hours, default=2.0, help=f"simulated time (default 2, at most {HOURS_MAX:g})")
+    parser.add_argument("--start", metavar="2026-03-02T06:00",
+                        help="when the run begins, in the time zone of the policy's schedule; where it has one")
     parser.add_argument("--fan", choices=("quiet", "cool"), help="nvfancontrol profile (default: the module's)")
     parser.add_argument("--faults", metavar="FILE.json", type=Path,
                         help='faults of the board, as the plant takes them, or a list with "t_s" (docs/power.md)')

@@ -39,12 +39,11 @@ class Told:
 
 def summary(told: Told) -> dict[str, Any]:
     """The figures of the whole run."""
-    seconds, counts = told.seconds, told.counts
-    budget_w, tolerance_w = told.about["budget_w"], told.about["tolerance_w"]
+    seconds, counts, tolerance_w = told.seconds, told.counts, told.about["tolerance_w"]
     length_s = sum(s.lasted_s for s in seconds)
     energy_j = sum(s.board_w * s.lasted_s for s in seconds)
     worked_s = sum(s.busy * s.lasted_s for s in seconds)
-    full = [s.board_w for s in seconds if s.full]
+    full = [abs(s.board_w - s.budget_w) <= tolerance_w for s in seconds if s.full]
     level_s: dict[str, float] = {}
     for second in seconds:
         level_s[second.level] = level_s.get(second.level, 0.0) + second.lasted_s
@@ -52,10 +51,12 @@ def summary(told: Told) -> dict[str, Any]:
         "length_s": round(length_s, 3),
         "board_w_mean": round(energy_j / length_s, 3),
         "board_w_max": round(max(s.board_w for s in seconds), 3),
+        "budget_w_min": round(min(s.budget_w for s in seconds), 3),
+        "budget_w_max": round(max(s.budget_w for s in seconds), 3),
         "energy_wh": round(energy_j / 3600, 4),
         "full_load_s": len(full),
-        "within_tolerance": round(sum(abs(w - budget_w) <= tolerance_w for w in full) / len(full), 5) if full else None,
-        "over_budget_s": sum(s.board_w > budget_w + tolerance_w for s in seconds),
+        "within_tolerance": round(sum(full) / len(full), 5) if full else None,
+        "over_budget_s": sum(s.board_w > s.budget_w + tolerance_w for s in seconds),
         "tj_c_max": round(max(s.tj_c for s in seconds), 2),
         "throttled_s": round(sum(s.throttled_s for s in seconds), 3),
         "off_at_s": next((s.at_s for s in seconds if s.off), None),
@@ -77,9 +78,13 @@ def _clock_mhz(seconds: Sequence[Second]) -> float | None:
 
 
 def events(seconds: Sequence[Second]) -> Iterator[dict[str, Any]]:
-    """When the governor's level changed, when faults began and ended, and when the board switched itself off."""
-    level, faulty, off = "free", False, False
+    """When the governor's level changed, and what decides the budget; when faults began and ended, and when the board
+    switched itself off."""
+    level, budget, faulty, off = "free", "policy", False, False
     for second in seconds:
+        if (kind := second.budget_reason.partition(" ")[0]) != budget:
+            budget = kind
+            yield {"at_s": second.at_s, "text": bound_text(f"budget {second.budget_w:.1f} W: {second.budget_reason}")}
         if second.level != level:
             level = second.level
             named = second.reason if second.reason.startswith(level) else f"{level}: {second.reason}"
@@ -110,7 +115,8 @@ def _point(seconds: Sequence[Second], frames: Sequence[Counts]) -> dict[str, Any
 
     return {
         "t_s": seconds[0].at_s, "lasted_s": round(lasted_s, 3), "board_w": mean("board_w", 3),
-        "target_w": mean("target_w", 2), "tj_c": round(max(s.tj_c for s in seconds), 2),
+        "budget_w": mean("budget_w", 2), "target_w": mean("target_w", 2),
+        "tj_c": round(max(s.tj_c for s in seconds), 2),
         "ambient_c": mean("ambient_c", 2), "clock_mhz": _clock_mhz(seconds), "cap_mhz": mean("cap_mhz", 1),
         "busy": mean("busy", 4), "fan_pwm": mean("fan_pwm", 0), "level": seconds[-1].level,
         **{name: sum(getattr(f, name) for f in frames) for name in OUTCOMES},
@@ -153,7 +159,7 @@ def _rows(about: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, str, 
     clock, joules = found["clock_mhz_mean"], found["j_per_frame"]
     off = found["off_at_s"]
     return [
-        ("board power, mean", f"{found['board_w_mean']:.2f} W", f"budget {about['budget_w']:g} W"),
+        ("board power, mean", f"{found['board_w_mean']:.2f} W", f"budget {_range(found)} W"),
         ("board power, largest second", f"{found['board_w_max']:.2f} W", ""),
         (f"within {near} of the budget", within, f"{found['full_load_s']} s at full load throughout"),
         (f"seconds over budget + {near}", str(found["over_budget_s"]), f"{found['length_s']:.0f} s"),
@@ -171,6 +177,12 @@ def _rows(about: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, str, 
         ("energy", f"{found['energy_wh']:.2f} Wh", "-" if joules is None else f"{joules:.3f} J a frame answered"),
         *((f"level {level}", f"{passed:.0f} s", "") for level, passed in found["level_s"].items()),
     ]
+
+
+def _range(found: dict[str, Any]) -> str:
+    """The budget, or between what it went."""
+    low, high = found["budget_w_min"], found["budget_w_max"]
+    return f"{high:g}" if low == high else f"{low:g} to {high:g}"
 
 
 def _clock(at_s: float) -> str:
@@ -197,12 +209,17 @@ def picture(told: Told) -> bytes:
     temperatures = [Level(f"throttle {about['throttle_c']:g} °C", about["throttle_c"], panels.RED),
                     Level(f"limit {about['tj_limit_c']:g} °C", about["tj_limit_c"], panels.ORANGE),
                     Level(f"warning {about['tj_warn_c']:g} °C", about["tj_warn_c"])]  # fmt: skip
-    budget = f"budget {about['budget_w']:g} ± {about['tolerance_w']:g} W"
+    power = [Line("board", at_s, [s.board_w for s in seconds])]
+    budget: list[Level] = []
+    if len({s.budget_w for s in seconds}) == 1:
+        label = f"budget {seconds[0].budget_w:g} ± {about['tolerance_w']:g} W"
+        budget = [Level(label, seconds[0].budget_w, panels.INK, about["tolerance_w"])]
+    else:
+        power.insert(0, Line("budget", at_s, [s.budget_w for s in seconds], panels.INK, ranged=False, width=1.0))
+    title = f"{about['title']} at {_range(summary(told))} W"
     return panels.draw(
-        f"{about['title']} at {about['budget_w']:g} W", f"{SIMULATED} · policy {about['policy']}, mode {about['mode']}",
-        length_s, [
-            Panel("Board power, W", [Line("board", at_s, [s.board_w for s in seconds])],
-                  [Level(budget, about["budget_w"], panels.INK, about["tolerance_w"])]),
+        title, f"{SIMULATED} · policy {about['policy']}, mode {about['mode']}", length_s, [
+            Panel("Board power, W", power, budget),
             Panel("Temperature, °C", [Line("junction", at_s, [s.tj_c for s in seconds], panels.PURPLE),
                                       Line("ambient", at_s, [s.ambient_c for s in seconds], panels.GREY, ranged=False)],
                   temperatures),

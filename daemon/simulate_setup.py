@@ -21,12 +21,14 @@ from ..kernels.plan.file import PlanFile
 from ..kernels.plan.layout import PlanError
 from ..kernels.plan.told import text_of
 from ..power.board import BoardFacts, Mode
+from ..power.budget import Asked, Outside
 from ..power.errors import PowerError
 from ..power.plant.fault_file import FaultState, fault_schedule
 from ..power.plant.modes import widest_of
 from ..power.plant.modules import MODULES
 from ..power.plant.simulated import SimulatedBoard, simulated_board
 from ..power.policy import Policy
+from ..power.schedule import local_s
 from ..power.simulation import ClosedLoop
 from .config import Config
 from .config_file import ConfigError, UnknownBoard, load, load_board, load_policy
@@ -38,6 +40,8 @@ from .simulate_line import LineRules, ServiceTimes, SimulatedLine
 from .simulate_times import PlanTimes, StatedTimes
 from .trace_file import ANY_CAMERA, Series, TraceError, read_ambient, read_load
 
+SAID = "simulate"
+BEGIN_NS = 1_000_000_000
 FRAMES_MAX = 20_000_000
 """Frames of a run: some minutes of work."""
 
@@ -86,17 +90,40 @@ def set_up(options: argparse.Namespace) -> Setup:
     load_trace, deadline_ns = _cameras(load_trace, config, options)
     _check_amount(load_trace, length_s, options.load)
     mode = next((m for m in facts.modes if m.name == mode_name), widest_of(facts.name))
-    simulated = simulated_board(facts, MODULES[facts.name], mode, 25.0, options.seed, options.fan)
+    simulated = simulated_board(facts, MODULES[facts.name], mode, 25.0, options.seed, options.fan, BEGIN_NS)
     simulated.model.ambient_c = ambient.interpolated(0.0) if isinstance(ambient, Series) else ambient
     rules = _rules(config)
     times = _times(options, board, mode, simulated, rules)
     faults = () if options.faults is None else _faults(options.faults, simulated)
     line = SimulatedLine(load_trace, deadline_ns, times, rules, simulated.now_ns, options.seed)
+    start_s = _start(options, policy)
     about = {**_about(facts, policy, mode, options), "top_mhz": simulated.gpu_clocks_hz()[-1] / 1e6,
              "frame_time": times.what, "load": _load_in_words(load_trace, deadline_ns, rules, options.load),
              "ambient": _ambient_in_words(ambient, options.ambient)}  # fmt: skip
-    return Setup(ClosedLoop(facts, policy, simulated), line, length_s,
+    return Setup(ClosedLoop(facts, policy, simulated, lambda: _outside(simulated, start_s)), line, length_s,
                  ambient.interpolated if isinstance(ambient, Series) else lambda _: ambient, faults, about)
+
+
+def _outside(board: SimulatedBoard, start_s: float | None) -> Outside:
+    """What the governor is told: the ambient temperature as it is, and the time of the day where it was said."""
+    ambient = Asked(round(board.model.ambient_c * 1000), board.now_ns + 1_000_000_000, SAID)
+    return Outside(None if start_s is None else start_s + (board.now_ns - BEGIN_NS) / 1e9, ambient=ambient)
+
+
+def _start(options: argparse.Namespace, policy: Policy) -> float | None:
+    """The run's begin in s since 1970 UTC; None where neither is said nor needed."""
+    if policy.schedule is None:
+        if options.start is not None:
+            raise Refused(Exit.USAGE, [f"--start {options.start}: {options.policy} has no schedule; leave it out"])
+        return None
+    zone = policy.schedule.time_zone
+    if options.start is None:
+        raise Refused(Exit.USAGE, [f"{options.policy} has a schedule: say with --start when the run begins, as "
+                                   f"2026-03-02T06:00, in the time of {zone}"])
+    try:
+        return local_s(options.start, zone)
+    except ValueError:
+        raise Refused(Exit.USAGE, [f"--start {options.start}: must be as 2026-03-02T06:00"]) from None
 
 
 def _cameras(load_trace: Mapping[str, Series], config: Config | None,
@@ -191,6 +218,7 @@ def _faults(path: Path, simulated: SimulatedBoard) -> tuple[tuple[float, FaultSt
 def _about(facts: BoardFacts, policy: Policy, mode: Mode, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "board": facts.name, "title": facts.title, "mode": mode.name, "policy": policy.name, "seed": options.seed,
+        "start": options.start,
         "fan": options.fan or MODULES[facts.name].fan_profile, "tick_ms": policy.tick_ns / 1e6,
         "budget_w": policy.budget_mw / 1000, "tolerance_w": policy.tolerance_mw / 1000,
         "tj_warn_c": policy.tj_warn_mc / 1000, "tj_limit_c": policy.tj_limit_mc / 1000,

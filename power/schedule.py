@@ -65,6 +65,11 @@ class Schedule:
         return next((window for window in self.windows if window.holds(minute)), None)
 
 
+def local_s(text: str, zone: str) -> float:
+    """s since 1970 UTC of a local time such as 2026-03-02T06:00. Raises ValueError."""
+    return LocalTime.strptime(text, "%Y-%m-%dT%H:%M").replace(tzinfo=ZoneInfo(zone)).timestamp()
+
+
 def known_zone(name: str) -> bool:
     """Whether this machine knows the zone. It reads a file: for the checker and the steward, not for main."""
     try:

@@ -47,12 +47,15 @@ class Second(NamedTuple):
     """What one second was like; the last one may be shorter, and a tick belongs to the second in which it begins.
 
     Means over it, but `tj_c` is the highest, `level` the most restricting with its reason, and `faults` are all that
-    were said. `clock_mhz`: while the GPU worked, None where it did not. `full`: busy throughout."""
+    were said; `budget_reason` is the last one. `clock_mhz`: while the GPU worked, None where it did not. `full`: busy
+    throughout."""
 
     at_s: float
     lasted_s: float
     board_w: float
     reading_w: float | None
+    budget_w: float
+    budget_reason: str
     target_w: float
     tj_c: float
     ambient_c: float
@@ -98,6 +101,8 @@ class _Sum:
     board_j: float = 0.0
     reading_j: float = 0.0
     reading_s: float = 0.0
+    budget_j: float = 0.0
+    budget_reason: str = ""
     target_j: float = 0.0
     tj_c: float = -273.15
     ambient: float = 0.0
@@ -117,6 +122,9 @@ class _Sum:
         if report.readings.board_mw is not None:
             self.reading_j += report.readings.board_mw / 1000 * dt_s
             self.reading_s += dt_s
+        setting = report.decision.setting
+        self.budget_j += setting.budget_mw / 1000 * dt_s
+        self.budget_reason = setting.reason
         self.target_j += report.decision.target_mw / 1000 * dt_s
         self.tj_c = max(self.tj_c, board.model.temperature_c("tj"))
         self.ambient += board.model.ambient_c * dt_s
@@ -136,7 +144,8 @@ class _Sum:
         lasted, limits = self.lasted_s, self.limits
         return Second(
             at_s=self.at_s, lasted_s=lasted, board_w=self.board_j / lasted,
-            reading_w=self.reading_j / self.reading_s if self.reading_s else None, target_w=self.target_j / lasted,
+            reading_w=self.reading_j / self.reading_s if self.reading_s else None, budget_w=self.budget_j / lasted,
+            budget_reason=self.budget_reason, target_w=self.target_j / lasted,
             tj_c=self.tj_c, ambient_c=self.ambient / lasted, busy=self.busy_s / lasted, full=self.full,
             clock_mhz=self.cycles / self.busy_s / 1e6 if self.busy_s else None, cap_mhz=self.caps / lasted / 1e6,
             fan_pwm=self.fan / lasted, throttled_s=self.throttled_s, off=off,

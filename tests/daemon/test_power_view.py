@@ -18,6 +18,7 @@ from orind.daemon.power_link import UNGOVERNED
 Captured = pytest.CaptureFixture[str]
 POWER: dict[str, Any] = {
     "board": "AGX Orin (simulated)", "board_w": 21.5, "budget_w": 30.0, "target_w": 30.0, "tj_c": 63.25,
+    "budget_reason": "schedule, night",
     "gpu_hz": 612_000_000, "gpu_cap_hz": 714_000_000, "busy": 0.815, "cpu_khz": 2_201_600, "fan_pwm": 149,
     "emc_hz": 3_199_000_000, "emc_percent": 41, "over_current_hz": 0.0, "level": "free", "reason": "612 MHz fits",
     "model": {"bias_w": -0.42, "gain": 1.031}, "rails_w": {"VDD_GPU_SOC": 12.9, "VDD_CPU_CV": 2.1},
@@ -35,7 +36,7 @@ def test_what_the_governor_sees_and_does(tmp_path: Path, capsys: Captured) -> No
     assert capsys.readouterr().out.splitlines() == [
         "AGX Orin (simulated), mode MAXN",
         "power     21.5 of 30.0 W [##############.....|....]",
-        "target   30.0 W",
+        "target   30.0 W; budget by schedule, night",
         "level    free: 612 MHz fits",
         "junction 63.2 C   fan 149 of 255",
         "GPU      612 MHz of at most 714 MHz, busy 82%",
@@ -52,16 +53,20 @@ def test_what_is_not_known_is_said_and_what_is_wrong_comes_first(tmp_path: Path,
     nothing = dict.fromkeys(("board", "board_w", "tj_c", "gpu_hz", "gpu_cap_hz", "busy", "cpu_khz", "fan_pwm", "model",
                              "target_w", "emc_hz"))
     status = _status(reasons, **nothing, over_current_hz=61.5, waiting_mode="MODE_30W", rails_w={}, zones_c={},
+                     short="no", mode_wanted="15W", cpu_cap_khz=1_113_600,
                      faults=["zone tj: lost", "GPU cap: EACCES"], notes=["MODE_50W was entered by somebody else"])
     code, _ = with_daemon(tmp_path, status, "power")
     lines = capsys.readouterr().out.splitlines()
     assert code == 0 and lines[0] == "board unknown, mode MAXN (MODE_30W after the next boot)"
     assert lines[1:5] == [f"  ! {reasons[1]}", "  ! zone tj: lost", "  ! GPU cap: EACCES",
                           "  * MODE_50W was entered by somebody else"]
-    assert lines[5:] == ["power    unreadable, budget 30.0 W", "target   unreadable", "level    free: 612 MHz fits",
+    assert lines[5:] == ["power    unreadable, budget 30.0 W", "target   unreadable; budget by schedule, night",
+                         "level    free: 612 MHz fits",
+                         "short    no", "mode     15W would hold the budget (orind power mode 15W)",
                          "junction unreadable   fan unreadable",
                          "GPU      unreadable of at most unreadable, busy unknown",
-                         "CPU      unreadable", "events   61.5 of over-current a second, which no clock shows"]
+                         "CPU      unreadable of at most 1114 MHz",
+                         "events   61.5 of over-current a second, which no clock shows"]
 
 
 def test_a_governor_that_has_not_reported_yet(tmp_path: Path, capsys: Captured) -> None:

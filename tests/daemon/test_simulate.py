@@ -108,6 +108,51 @@ def test_a_plan_a_mode_and_a_configuration(identity_plan: Path, tmp_path: Path, 
     assert max(told["series"]["cap_mhz"]) <= 612 and told["summary"]["frames"]["expired"] == 0
 
 
+SCHEDULE = """budget_w: 30
+schedule:
+  time_zone: Europe/Berlin
+  windows: [{name: night, days: [mon], from: "22:00", to: "06:00", budget_w: 18}]
+"""
+
+
+def test_a_schedule_holds_at_its_time(tmp_path: Path, capsys: Captured) -> None:
+    policy, load = tmp_path / "policy.yaml", _trace(tmp_path, "t_s,frames_per_s\n0,90\n")
+    policy.write_text(SCHEDULE)
+    more = ("--start", "2026-03-02T21:59", "--plot", tmp_path / "run.png", "--json", tmp_path / "run.json")
+    assert _simulate(*more, policy=policy, load=load, hours=0.05) == 0
+    out = capsys.readouterr().out
+    assert "budget 18 to 30 W" in out and "0:01:00  budget 18.0 W: schedule, night" in out
+    told = json.loads((tmp_path / "run.json").read_text())
+    series, found = told["series"], told["summary"]
+    assert (series["budget_w"][59], series["budget_w"][60]) == (30, 18) and told["start"] == "2026-03-02T21:59"
+    late = series["board_w"][70:]
+    assert abs(sum(late) / len(late) - 18) < 0.5 and abs(sum(series["board_w"][20:60]) / 40 - 30) < 0.5
+    assert found["within_tolerance"] > 0.9, "each second against the budget that held in it"
+    assert (tmp_path / "run.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(("text", "start", "said"), [
+    (SCHEDULE, None, "policy.yaml has a schedule: say with --start when the run begins, as 2026-03-02T06:00, in the "
+                     "time of Europe/Berlin"),
+    (SCHEDULE, "yesterday", "--start yesterday: must be as 2026-03-02T06:00"),
+    ("budget_w: 30\n", "2026-03-02T06:00", "has no schedule; leave it out")])
+def test_when_the_run_begins(tmp_path: Path, capsys: Captured, text: str, start: str | None, said: str) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(text)
+    assert _simulate(*(() if start is None else ("--start", start)), policy=policy) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_governor_is_told_the_ambient_temperature(tmp_path: Path, capsys: Captured) -> None:
+    policy, ambient = tmp_path / "policy.yaml", tmp_path / "ambient.csv"
+    policy.write_text("budget_w: 30\nambient: [{ambient_c: 20, budget_w: 30}, {ambient_c: 40, budget_w: 20}]\n")
+    ambient.write_text("t_s,ambient_c\n0,20\n18,38\n")
+    assert _simulate("--json", "-", policy=policy, ambient=ambient) == 0
+    told = _json(capsys)
+    assert told["series"]["budget_w"][0] > 29 and told["series"]["budget_w"][-1] == pytest.approx(21.25, abs=0.3)
+    assert any("ambient" in event["text"] for event in told["summary"]["events"])
+
+
 def test_a_board_that_overheats_switches_itself_off_and_it_is_said(tmp_path: Path, capsys: Captured) -> None:
     """80 C around it, no fan, and a load that no clock lowers."""
     policy, faults = tmp_path / "policy.yaml", tmp_path / "faults.json"
