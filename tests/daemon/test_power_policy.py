@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 from test_config import GOOD, write
 
+from orind.daemon import config_file
 from orind.daemon.config_file import ConfigError, load, load_power
 
+READ_ONCE = cache(config_file.load_board)
 HEAD = "name: test\nboards: [agx-orin]\nbudget_w: 30\n"
 WINDOWS = 'schedule:\n  time_zone: Europe/Berlin\n  windows:\n    - {from: "06:00", to: "22:00", budget_w: 25}\n'
 QUIET = "quiet: {budget_w: 20, tj_warn_c: 60, tj_limit_c: 65}\n"
+
+
+@pytest.fixture(autouse=True)
+def boards_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_file, "load_board", READ_ONCE)
 
 
 def problems(folder: Path, policy: str, board: str = "agx-orin") -> list[str]:

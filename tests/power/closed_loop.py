@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -82,7 +83,7 @@ def facts_of(name: str) -> BoardFacts:
 
 
 def new_loop(constants: PlantConstants | None = None, ambient_c: float = 35.0, seed: int = 0, fan_works: bool = True,
-             name: str = "agx-orin", fan: str | None = None, **policy: float) -> Loop:
+             name: str = "agx-orin", fan: str | None = None, **policy: Any) -> Loop:
     module = MODULES[name]
     model = PlantModel(constants or module.constants, ambient_c, seed, fan_works, fan or module.fan_profile)
     return Loop(facts_of(name), Policy.from_dict({"budget_w": BUDGETS_W[name], **policy}), model, module)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from itertools import pairwise
+from typing import Any
 
-from closed_loop import BUDGETS_W, Loop, new_loop
+from closed_loop import BUDGETS_W, Loop, facts_of, new_loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orind.power.budget import Asked, Outside
+from orind.power.ladder import Rung
 from orind.power.plant.constants import PlantConstants, ZoneConstants
 from orind.power.plant.modules import MODULES
 
@@ -28,9 +32,29 @@ def _vary(constants: PlantConstants, r: random.Random) -> PlantConstants:
     return dataclasses.replace(constants, **changed)  # type: ignore[arg-type]
 
 
-def _make(name: str, seed: int) -> Loop:
+def _make(name: str, seed: int, **policy: Any) -> Loop:
     r = random.Random(seed)
-    return new_loop(_vary(MODULES[name].constants, r), r.uniform(20, 45), seed, name=name)
+    return new_loop(_vary(MODULES[name].constants, r), r.uniform(20, 45), seed, name=name, **policy)
+
+
+def _policy(name: str, kind: str, r: random.Random) -> dict[str, Any]:
+    """A policy of a kind that the module's facts do not contradict."""
+    facts = facts_of(name)
+    clocks = MODULES[name].gpu_table_hz
+    least = facts.model.idle_mw + facts.model.dynamic_mw(clocks[0], 1.0, facts.model.leak_reference_c)
+    budget_w = r.uniform(least / 1000 + 1.0, facts.module_max_mw / 1000)
+    fits = [hz for hz in clocks if facts.model.idle_mw + facts.model.dynamic_mw(hz, 1.0, 60.0) < budget_w * 1000]
+    more: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "steady": {"steady": True},
+        "lowest": {"gpu_min_mhz": r.choice(fits) / 1e6, "cpu_min_mhz": r.uniform(500, 1500)},
+        "rail": {"rail_limits_w": {facts.rails[r.randrange(2)]: r.uniform(2.0, budget_w)}},
+        "zone": {"zone_limits_c": {r.choice(["cpu", "soc0", "soc1", "soc2"]): r.uniform(60, 80)}},
+        "tight": {},
+    }
+    if kind == "tight":
+        budget_w = r.uniform(facts.model.idle_mw / 1000 + 0.5, least / 1000 + 1.0)
+    return {"budget_w": round(budget_w, 2), **more[kind]}
 
 
 def _over_for(loop: Loop, begin: int) -> int:
@@ -106,3 +130,37 @@ def test_limits_hold_under_random_loads_and_faults(name: str, seed: int, fault: 
         assert _over_for(loop, begin + 50) <= 10
     assert max(loop.trace.tj_c) < 99 and not loop.board.kernel.throttled
     assert loop.steward.close() and loop.board.cap_hz == loop.board.gpu_clocks_hz()[-1]
+
+
+@given(NAMES, SEEDS, st.sampled_from(["plain", "steady", "lowest", "rail", "zone", "tight"]))
+@settings(max_examples=10, deadline=None, derandomize=True)
+def test_every_kind_of_policy_keeps_its_limits_under_changes_of_budget(name: str, seed: int, kind: str) -> None:
+    r = random.Random(seed)
+    loop = _make(name, seed, **_policy(name, kind, r))
+    loop.run(80, lambda _: 1.0)
+    lower_w = r.uniform(0.7, 1.0) * loop.policy.budget_mw / 1000
+    for begin, watts in ((600, loop.policy.budget_mw / 1000), (800, lower_w), (900, loop.policy.budget_mw / 1000)):
+        if begin > 600:
+            asked = Outside(budget=Asked(round(watts * 1000), 10**18, "test"))
+            loop.steward._look_outside = lambda asked=asked: asked
+            loop.run(10, lambda _: 1.0)
+        reports = loop.trace.reports[begin:]
+        means = [sum(loop.trace.power_w[i:i + 10]) / 10 for i in range(begin + 10, begin + 90)]
+        if all(r.decision.rung < Rung.PACING for r in reports):
+            assert max(means) <= watts + 1.5, "a new budget is held after a second"
+        if kind == "steady":
+            assert all(r.decision.gpu_min_hz == r.decision.gpu_cap_hz for r in reports)
+    decisions = [r.decision for r in loop.trace.reports]
+    assert all(abs(after.rung - before.rung) <= 1 for before, after in pairwise(decisions)), "no rung is skipped"
+    rungs = [d.rung for d in decisions[600:800]]
+    assert sum(before != after for before, after in pairwise(rungs)) <= 2, "no flapping under a steady load"
+    for index in range(600, 791):
+        steps = loop.trace.step[index:index + 10]
+        assert max(steps) - min(steps) <= 1
+    assert max(loop.trace.tj_c[600:]) < 86 and not loop.board.kernel.throttled
+    floor_hz = loop.policy.gpu_min_hz
+    for decision in decisions:
+        assert decision.gpu_cap_hz >= floor_hz or decision.short or decision.limits.level == "hot"
+    top = loop.board.permitted().cpu_top_khz
+    assert loop.steward.close() and loop.board.cap_hz == loop.board.gpu_clocks_hz()[-1]
+    assert (loop.board.cpu_cap_khz, loop.board.min_hz) == (top, loop.board.gpu_clocks_hz()[0])
