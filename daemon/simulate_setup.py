@@ -21,7 +21,7 @@ from ..kernels.plan.file import PlanFile
 from ..kernels.plan.layout import PlanError
 from ..kernels.plan.told import text_of
 from ..power.board import BoardFacts, Mode
-from ..power.budget import Asked, Outside
+from ..power.budget import NOTHING, Asked, Outside
 from ..power.errors import PowerError
 from ..power.plant.fault_file import FaultState, fault_schedule
 from ..power.plant.modes import widest_of
@@ -100,7 +100,9 @@ def set_up(options: argparse.Namespace) -> Setup:
     about = {**_about(facts, policy, mode, options), "top_mhz": simulated.gpu_clocks_hz()[-1] / 1e6,
              "frame_time": times.what, "load": _load_in_words(load_trace, deadline_ns, rules, options.load),
              "ambient": _ambient_in_words(ambient, options.ambient)}  # fmt: skip
-    return Setup(ClosedLoop(facts, policy, simulated, lambda: _outside(simulated, start_s)), line, length_s,
+    told = policy.ambient or policy.schedule is not None
+    loop = ClosedLoop(facts, policy, simulated, (lambda: _outside(simulated, start_s)) if told else lambda: NOTHING)
+    return Setup(loop, line, length_s,
                  ambient.interpolated if isinstance(ambient, Series) else lambda _: ambient, faults, about)
 
 

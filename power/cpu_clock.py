@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .ladder import FITS_AGAIN_MW
 from .model import PowerModel
@@ -44,10 +45,9 @@ class CpuClock:
         return PowerModel.cpu_share(min(permitted.cpu_cap_khz, permitted.cpu_top_khz), permitted.cpu_top_khz)
 
     @staticmethod
-    def shares(permitted: Permitted, lowest_khz: int) -> list[tuple[int, float]]:
+    def shares(permitted: Permitted, lowest_khz: int) -> tuple[tuple[int, float], ...]:
         """(kHz, share) of the steps from the policy's lowest on; empty where the CPUs' clock is not ours."""
-        steps = [khz for khz in permitted.cpu_clocks_khz if khz >= lowest_khz] or list(permitted.cpu_clocks_khz[-1:])
-        return [(khz, PowerModel.cpu_share(khz, permitted.cpu_top_khz)) for khz in steps]
+        return _shares(tuple(permitted.cpu_clocks_khz), permitted.cpu_top_khz, lowest_khz)
 
     def release(self) -> None:
         """The rung was left: the next time begins anew."""
@@ -71,3 +71,10 @@ class CpuClock:
         """The share at the cap that held where one was asked for before and is still asked for: a refused write saves
         nothing. 0 for a cap that has just changed."""
         return self.share_held(permitted) if self._before_khz == self._khz else 0.0
+
+
+@lru_cache(maxsize=8)
+def _shares(clocks_khz: tuple[int, ...], top_khz: int, lowest_khz: int) -> tuple[tuple[int, float], ...]:
+    """A board has few tables of steps, and asks ten times a second."""
+    steps = [khz for khz in clocks_khz if khz >= lowest_khz] or clocks_khz[-1:]
+    return tuple((khz, PowerModel.cpu_share(khz, top_khz)) for khz in steps)

@@ -37,6 +37,7 @@ class PlantModel:
         self.board_w = self._total()
         self._window.add(window_ns, self.rails_w)
         self._register_w = dict(self.rails_w)
+        self._shown: dict[str, tuple[int, int]] = {}  # what the registers say, by rail
         self._register_age_s = self._random.uniform(0.0, c.window_ms / 1000)
         # begin where idle has settled
         self.fan = Fan(c.fan[fan_profile], fan_works)
@@ -93,9 +94,12 @@ class PlantModel:
 
     def read_rail(self, label: str) -> tuple[int, int]:
         """(mV, mA) as the INA3221 shows it: mean over a window, in whole current steps."""
-        rail = self.constants.rails[label]
-        milliamps = sum(self._register_w[part] for part in rail.parts) * 1e6 / rail.millivolts
-        return rail.millivolts, round(milliamps / rail.step_ma) * rail.step_ma
+        shown = self._shown.get(label)
+        if shown is None:
+            rail = self.constants.rails[label]
+            milliamps = sum(self._register_w[part] for part in rail.parts) * 1e6 / rail.millivolts
+            shown = self._shown[label] = rail.millivolts, round(milliamps / rail.step_ma) * rail.step_ma
+        return shown
 
     def read_temperature_mc(self, zone: str) -> int:
         """Milli-degrees C in 1/32 C steps with noise. "tj": the hottest of the readings' true values."""
@@ -131,6 +135,7 @@ class PlantModel:
         if self._register_age_s >= window_s or not self.constants.register_held:
             self._register_age_s %= window_s
             self._register_w = self._window.means()
+            self._shown.clear()
 
     def _shares_of(self, dt_s: float) -> tuple[float, float, list[tuple[str, float, float, float, float]]]:
         """How much noise a step of dt_s has, and what is left after it of the heat sink's and each zone's two nodes'

@@ -7,6 +7,7 @@ policy that run here are the ones that run on a board; only the two ends differ.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Protocol
 
@@ -106,7 +107,7 @@ class SimulatedBoard:
     def set_gpu_max(self, hz: int, reason: str) -> int:
         """As actuators.Caps: the highest step not above."""
         self._refuse()
-        self.cap_hz = max((f for f in self._table_hz if f <= hz), default=self._table_hz[0])
+        self.cap_hz = self._table_hz[max(bisect_right(self._table_hz, hz) - 1, 0)]
         return self.cap_hz
 
     def set_gpu_min(self, hz: int | None) -> None:
@@ -118,8 +119,9 @@ class SimulatedBoard:
 
     def permitted(self) -> Permitted:
         """As actuators.Caps."""
-        steps = tuple(khz for khz in self._cpu_table_khz if khz <= self.cpu_most_khz)
-        return Permitted(steps, self._cpu_table_khz[-1], self.cpu_cap_khz, self.mode_id)
+        table = self._cpu_table_khz
+        steps = table if self.cpu_most_khz >= table[-1] else table[: bisect_right(table, self.cpu_most_khz)]
+        return Permitted(steps, table[-1], self.cpu_cap_khz, self.mode_id)
 
     def set_cpu_max(self, khz: int | None) -> None:
         """As actuators.Caps: the highest step not above, or as it was."""
