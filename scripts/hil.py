@@ -13,6 +13,7 @@ import contextlib
 import csv
 import json
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -57,6 +58,7 @@ class Place:
     seed: int
     root: Path = Path("/")
     ambient_c: float | None = None
+    wiring: str = ""
     restore_file: Path = Path()
 
 
@@ -76,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Exit.CONFIGURATION if all(path.exists() for path in paths) else Exit.NO_INPUT
     cases = [read(path) for path in paths]
     place = Place(options.board, options.device or ("cuda" if options.board == "real" else "cpu"), options.seed,
-                  options.root, options.ambient, restore_file)  # fmt: skip
+                  options.root, options.ambient, options.wiring or "", restore_file)  # fmt: skip
     if place.kind == "real" and (why := refusal(place, cases, options.yes_this_is_a_test_board, options.run_dir)):
         print(f"hil: {why}", file=sys.stderr)
         return Exit.USAGE
@@ -104,6 +106,8 @@ def _parser() -> argparse.ArgumentParser:
     real.add_argument("--yes-this-is-a-test-board", action="store_true",
                       help="it may become hot, lose power budget and engines, and change its mode")  # fmt: skip
     real.add_argument("--ambient", type=float, metavar="C", help="what a thermometer beside it says")
+    real.add_argument("--wiring", type=_wiring, metavar="CHIP:LINE",
+                      help="a GPIO line that triggers a camera, such as /dev/gpiochip0:144")
     real.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="of its tree (default /)")
     real.add_argument("--run-dir", type=Path, default=Path("/run/orind"), metavar="DIR",
                       help="of an orind that may run here (/run/orind)")
@@ -111,6 +115,12 @@ def _parser() -> argparse.ArgumentParser:
                       help="put back the settings that a run which crashed left behind")
     real.add_argument("--restore-file", type=Path, metavar="FILE", help=f"of those settings (default /{RESTORE_FILE})")
     return parser
+
+
+def _wiring(text: str) -> str:
+    if not re.fullmatch(r"/\S+:[0-9]{1,4}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no line: such as /dev/gpiochip0:144")
+    return text
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -228,21 +238,19 @@ def _settings_kept(place: Place, cases: Sequence[Case]) -> Iterator[Any]:
 def run_one(case: Case, place: Place, folder: Path, note_daemon: Any) -> Outcome:
     """One scenario, its figures and what they are worth; samples and frames are written down."""
     outcome = Outcome(case.path.stem, case.scenario, case.text)
-    why = "needs wiring from a GPIO line to a camera" if case.scenario.needs else ""
-    if place.kind == "real":
-        why = why or case.scenario.not_on_real(place.ambient_c)
-    if why:
-        outcome.not_run = why
+    outcome.not_run = why_not(case, place)
+    if outcome.not_run:
         return outcome
     out = folder / outcome.name
     out.mkdir(exist_ok=True)
     (out / "scenario.yaml").write_text(case.text)
     with tempfile.TemporaryDirectory(prefix="orind-") as work:
         board = _board(case, place, Path(work), out)
-        runner = Runner(case.scenario, board, case.facts, dict(case.policy), place.device, Path(work), out, note_daemon)
+        runner = Runner(case.scenario, board, case.facts, dict(case.policy), place.device, Path(work), out,
+                        note_daemon, place.wiring)  # fmt: skip
         try:
             outcome.run = runner.run()
-        except (ServiceError, PowerError, OSError) as error:
+        except (ServiceError, SettingsError, PowerError, OSError) as error:
             outcome.broke = str(error)
             return outcome
     outcome.figures = figures(outcome.run)
@@ -251,6 +259,13 @@ def run_one(case: Case, place: Place, folder: Path, note_daemon: Any) -> Outcome
     _write_csv(out / "frames.csv", [asdict(frame) for frame in outcome.run.frames])
     (out / "figures.json").write_text(json.dumps({"marks": outcome.run.marks, "figures": outcome.figures}, indent=1))
     return outcome
+
+
+def why_not(case: Case, place: Place) -> str:
+    """Why a scenario is not run in this place; '' where it is."""
+    if case.scenario.trigger is not None and (place.kind == "virtual" or not place.wiring):
+        return "needs wiring: a real board, a GPIO line of which triggers a camera (--wiring CHIP:LINE)"
+    return case.scenario.not_on_real(place.ambient_c) if place.kind == "real" else ""
 
 
 def judge(limit: Limit, found: dict[str, dict[str, float | None]], kind: str) -> Judged:

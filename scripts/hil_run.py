@@ -17,11 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hil_settings
 import yaml
-from harness import Load, Service, ServiceError, account_gap, part_pictures, part_plan
+from harness import DEFAULTS, Load, Service, ServiceError, account_gap, part_pictures, part_plan
 from hil_board import Board
 from hil_figures import Frame, Run, Sample
-from hil_scenario import Scenario, Step
+from hil_scenario import Scenario, Step, Trigger
+from hil_trigger import Line, Pulses
 
 from orind.ipc.errors import ControlError, StatsPageError
 from orind.ipc.stats_page import StatsReader
@@ -34,6 +36,8 @@ SAMPLE_S = 0.1
 FULL_WINDOW = 3
 ANSWERS_S = 30.0
 RELOAD_S = 60.0
+SUBSCRIBED_S = 5.0
+WIRED_SLOTS = {"count": 8, "bytes": 32 << 20}  # a camera's frame may be large
 # Watchdogs for a shared machine, as in harness.DEFAULTS; what the scenario's power section adds stands in `configure`.
 ENGINE = {"golden_interval_s": 20, "batch_watchdog_ms": 3000, "heartbeat_missed_ms": 1000, "golden_timeout_ms": 10_000}
 
@@ -103,35 +107,40 @@ class Runner:
     """Plays a scenario. `out`: the folder for everything that is kept; `work`: short paths for sockets, thrown away."""
 
     def __init__(self, scenario: Scenario, board: Board, facts: BoardFacts, policy: dict[str, Any], device: str,
-                 work: Path, out: Path, on_started: Callable[[int], None] = lambda pid: None) -> None:  # fmt: skip
-        """on_started: told the daemon's process id before anything is changed."""
+                 work: Path, out: Path, on_started: Callable[[int], None], wiring: str) -> None:  # fmt: skip
+        """on_started: told the daemon's process id before anything is changed. wiring: the line of `trigger`, or ''."""
         self._scenario, self._board, self._facts, self._policy = scenario, board, facts, policy
         self._device, self._work, self._out, self._on_started = device, work, out, on_started
         self._run = Run(tolerance_w=float(policy.get("tolerance_w", 1.5)))
+        self._wiring = wiring
         self._loads: dict[str, Load] = {}
+        self._pulses: Pulses | None = None
         self._began_s = 0.0
 
     def run(self) -> Run:
-        """Raises ServiceError or PowerError when board or daemon do not start at all."""
+        """Raises ServiceError, SettingsError or PowerError when board or daemon do not start at all."""
         run = self._run
         with contextlib.ExitStack() as stack:
             stack.callback(self._keep)
             self._board.open()
             stack.callback(self._board.close)
-            before = self._cap()
+            before = hil_settings.record(self._board.root, self._facts.gpu_nodes).values
             service = Service(self._work / "daemon", self._config())
             stack.callback(service.kill)
             service.launch()
             self._on_started(service.pid)
             service.await_state()
-            self._play(service)
+            with contextlib.ExitStack() as wires:
+                self._play(service, wires)
             try:
                 if code := service.stop():
                     run.wrong.append(f"the daemon ended with {code}")
             except ServiceError as error:
                 run.wrong.append(str(error).splitlines()[0])
-            if (after := self._cap()) != before and not self._moves_mode():
-                run.wrong.append(f"the GPU's cap was {before} before the daemon and is {after} after it")
+            after = hil_settings.record(self._board.root, self._facts.gpu_nodes).values
+            if not self._moves_mode():
+                run.wrong += [f"/{path} was {value} before the daemon and is {after.get(path)} after it"
+                              for path, value in before.items() if after.get(path) != value and "pwm1" not in path]
         return run
 
     # -- the daemon ----------------------------------------------------------------------------------------------
@@ -140,19 +149,19 @@ class Runner:
         self._write_policy()
         cameras = {name: {"model": "parts", "deadline_ms": c.deadline_ms} for name, c in self._scenario.cameras.items()}
         power = {"board": self._facts.name, "policy": "policy.yaml", "root": str(self._board.root)}
-        return {
+        config: dict[str, Any] = {
             "models": {"parts": {"plan": str(part_plan())}}, "cameras": cameras, "power": power,
             "engine": {**ENGINE, "device": self._device},
         }  # fmt: skip
+        if (trigger := self._scenario.trigger) is not None:
+            wired = {"name": "camera", "endpoint": trigger.endpoint, "pattern": "router"}
+            config |= {"sources": [*DEFAULTS["sources"], wired], "slots": WIRED_SLOTS}
+        return config
 
     def _write_policy(self) -> None:
         folder = self._work / "daemon"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "policy.yaml").write_text(yaml.safe_dump(self._policy, sort_keys=False))
-
-    def _cap(self) -> int:
-        sysfs = Sysfs(self._board.root)
-        return sysfs.read_int(f"{sysfs.find_devfreq(self._facts.gpu_nodes)}/max_freq")
 
     def _moves_mode(self) -> bool:
         return any(step.mode or step.mode_behind for step in self._scenario.steps)
@@ -164,14 +173,18 @@ class Runner:
 
     # -- the course ----------------------------------------------------------------------------------------------
 
-    def _play(self, service: Service) -> None:
+    def _play(self, service: Service, wires: contextlib.ExitStack) -> None:
         run, pictures = self._run, part_pictures(8)
         page = service.status()["stats_page"]
         self._board.serve(page)
         self._began_s = time.monotonic()
         sampler = Sampler(self._board.root, self._facts, page, self._began_s)
         sampler.start()
+        if self._scenario.trigger is not None:
+            self._pulses = self._start_pulses(self._scenario.trigger, service, wires)
         for name, camera in self._scenario.cameras.items():
+            if self._scenario.trigger is not None and name == self._scenario.trigger.camera:
+                continue
             load = Load(service, pictures, camera.rate_hz, camera=name, encoding="rgb8", wait_s=ANSWERS_S)
             self._loads[name] = load
             load.start()
@@ -187,6 +200,8 @@ class Runner:
         finally:
             run.seconds = time.monotonic() - self._began_s
             sampler.stop()
+            if self._pulses is not None:
+                self._pulses.stop()
             for load in self._loads.values():
                 try:
                     load.stop()
@@ -195,6 +210,15 @@ class Runner:
         run.samples = sampler.samples
         run.wrong += [sampler.error] if sampler.error else []
         self._collect(service)
+
+    def _start_pulses(self, trigger: Trigger, service: Service, wires: contextlib.ExitStack) -> Pulses:
+        line = wires.enter_context(Line(self._wiring, trigger.pulse_ms / 1e3))
+        subscriber = wires.enter_context(contextlib.closing(service.subscriber(cameras=[trigger.camera])))
+        if not subscriber.wait_connected(SUBSCRIBED_S):
+            raise ServiceError("the daemon's results cannot be subscribed to")
+        pulses = Pulses(trigger.camera, line.pulse, subscriber.receive, trigger.period_s, self._began_s)
+        pulses.start()
+        return pulses
 
     def _collect(self, service: Service) -> None:
         """What became of every frame, and the books."""
@@ -209,6 +233,10 @@ class Runner:
                     Frame(name, sent.seq, at_s, answer.at_ns / 1e9 - self._began_s, answer.result.outcome,
                           answer.result.reason or "")
                 )  # fmt: skip
+        if self._pulses is not None:
+            run.frames += self._pulses.frames
+            run.surplus += self._pulses.surplus
+            run.wrong += [self._pulses.error] if self._pulses.error else []
         if run.surplus:
             run.wrong.append(f"{run.surplus} answers too many")
         if lost := sum(f.answered_s is None for f in run.frames):

@@ -18,13 +18,14 @@ from hil_figures import FIGURES
 from pydantic import Field, PlainValidator, ValidationError, model_validator
 
 from orind.daemon.config_file import BOARDS
-from orind.daemon.sections import CameraName, Name, Section
+from orind.daemon.sections import CameraName, Endpoint, Name, Section
 from orind.kernels.yaml_lines import LinedYaml, YamlProblem, problems_of
 from orind.power.board import BoardFacts
 from orind.power.errors import SettingsError
 from orind.power.policy import Policy
 
 SECONDS_MAX = 7200.0
+SLACK_MS = 200.0  # of a result that comes at the deadline, on its way
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le, ">=": operator.ge, "==": operator.eq, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip
@@ -113,6 +114,15 @@ class Step(Section):
                 getattr(self, name) is not None]
 
 
+class Trigger(Section):
+    """A GPIO line that triggers a camera, whose program sends its frames (ROUTER) to `endpoint`."""
+
+    camera: CameraName
+    endpoint: Endpoint
+    period_s: float = Field(gt=0, le=60)
+    pulse_ms: float = Field(default=2, gt=0, le=1000)
+
+
 class Scenario(Section):
     """A whole file."""
 
@@ -123,14 +133,14 @@ class Scenario(Section):
     seconds: float = Field(gt=0, le=SECONDS_MAX)
     ambient_c: float = Field(default=25, ge=-40, le=80)
     fan: Literal["quiet", "cool"] | None = Field(default=None, description="of a simulated board")
-    needs: list[Literal["wiring"]] = Field(default_factory=list)
+    trigger: Trigger | None = Field(default=None, description="of a wired board")
     cameras: dict[CameraName, CameraEntry] = Field(min_length=1)
     steps: list[Step] = Field(default_factory=list, max_length=200)
     limits: list[str] = Field(min_length=1, description="FIGURE SIGN NUMBER, of a phase as PHASE.FIGURE")
 
     @model_validator(mode="after")
     def _coherent(self) -> Scenario:
-        problems = [*_steps_that_cannot_be(self), *_limits_that_cannot_be(self)]
+        problems = [*_steps_that_cannot_be(self), *_limits_that_cannot_be(self), *_trigger_that_cannot_be(self)]
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -223,6 +233,21 @@ def _steps_that_cannot_be(scenario: Scenario) -> Iterator[str]:
         for camera in step.load or {}:
             if camera not in scenario.cameras:
                 yield f"{where}.load.{camera}: no such camera (known: {', '.join(scenario.cameras)})"
+
+
+def _trigger_that_cannot_be(scenario: Scenario) -> Iterator[str]:
+    trigger = scenario.trigger
+    if trigger is None:
+        return
+    camera = scenario.cameras.get(trigger.camera)
+    if camera is None:
+        yield f"trigger.camera: no such camera (known: {', '.join(scenario.cameras)})"
+        return
+    if camera.rate_hz or any(trigger.camera in (step.load or {}) for step in scenario.steps):
+        yield f"trigger.camera: frames of '{trigger.camera}' come from a real camera; give it no rate_hz and no load"
+    if trigger.period_s * 1e3 < camera.deadline_ms + trigger.pulse_ms + SLACK_MS:
+        yield (f"trigger.period_s: a result must be here before the next pulse: at least deadline_ms, pulse_ms and "
+               f"{SLACK_MS:g} ms ({(camera.deadline_ms + trigger.pulse_ms + SLACK_MS) / 1e3:g} s)")
 
 
 def _actions() -> list[str]:
