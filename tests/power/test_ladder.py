@@ -221,6 +221,6 @@ def test_a_live_mode_that_would_hold_is_named(agx: BoardFacts) -> None:
 
 
 def test_cpus_whose_clock_is_not_ours() -> None:
-    assert CpuClock.shares(Permitted(), 729_600) == [] and CpuClock.share_held(Permitted()) == 1.0
+    assert CpuClock.shares(Permitted(), 729_600) == () and CpuClock.share_held(Permitted()) == 1.0
     few = Permitted((115_200, 192_000), 192_000, 192_000)
-    assert CpuClock.shares(few, 729_600) == [(192_000, 1.0)], "all are below the lowest: the highest of them"
+    assert CpuClock.shares(few, 729_600) == ((192_000, 1.0),), "all are below the lowest: the highest of them"
