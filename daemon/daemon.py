@@ -64,8 +64,7 @@ class Daemon:
         self.pid = os.getpid()
         self.draining = self._ready = False
         self.last_failover: dict[str, Any] = {}
-        self._numbers = self._loops = self._busy_ns = 0
-        self._next_tick_ns = self._drain_deadline_ns = 0
+        self._numbers = self._loops = self._busy_ns = self._next_tick_ns = self._drain_deadline_ns = 0
         self._page, self._collector = status.Page(), realtime.IdleCollector()
         self._retired, self._started_with = Retired(), candidate.config
         self._signals = signals
@@ -108,7 +107,7 @@ class Daemon:
         opened(self.decoders.close)
         self.power = PowerLink(nursery, poller, self.stats, run_dir)
         opened(self.power.close)
-        self.power.configure(candidate.power, config.power_root)
+        self.power.configure(candidate.power, config.power_root, config.cameras)
         self.reloading = Reloading(self, nursery, poller, path, candidate.power)
         opened(self.reloading.close)
         poller.watch(self._signals.fd, self._on_signal)
@@ -188,7 +187,8 @@ class Daemon:
     # -- what generations report: a lost engine's frames go back before anybody gets new ones --------------------
 
     def answered(self, engine: EngineHandle, batch: Batch, answer: Answer, now_ns: int) -> None:
-        self._busy_ns += engine.take_busy_ns()
+        self._busy_ns += (busy_ns := engine.take_busy_ns())
+        self.power.energy.ran(batch.plan.model, [frame.camera for frame in batch.frames], busy_ns)
         self.pipeline.answered(engine, batch, answer, now_ns)
 
     def fenced(self, generation: Generation, batches: list[Batch], order: Fence | Retire, now_ns: int) -> None:
@@ -237,7 +237,7 @@ class Daemon:
         self.pipeline.change_generation(generation.serving(), now_ns)
         self.descriptors.adopt(generation.config)
         self.leaks.adopt(generation.config.memory.leak_minutes)
-        self.power.configure(power, generation.config.power_root)
+        self.power.configure(power, generation.config.power_root, generation.config.cameras)
         if self._ready:
             self.endpoints.watch(self._poller, self._on_frames)
         else:

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from ..ipc.histogram import Histogram
 from ..ipc.outcomes import OUTCOMES
+from .energy_view import SHARES
 from .faults import MEANINGS
 
 BUCKETS_MS = (1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 500, 1000, 2000, 5000)
@@ -93,9 +94,33 @@ class StatusCollector(Collector):
             value = status["power"].get(key)
             if value is not None:
                 yield GaugeMetricFamily(name, text, value=value)
+        yield from self._energy()
         board = status["power"].get("board")
         if board:
             yield InfoMetricFamily("orind_board", "What the board calls itself", value={"model": board})
+
+    def _energy(self) -> Iterator[Metric]:
+        """By configured models and cameras only. Nothing at all while no second was measured: 0 J would be a figure."""
+        energy = self._status["energy"]
+        if energy["board_joules"] is None:
+            return
+        board = CounterMetricFamily("orind_board_energy_joules", "What the board drew, by share", labels=["share"])
+        for name in SHARES:
+            board.add_metric([name], energy[f"{name}_joules"])
+        yield board
+        labels = ["model", "camera"]
+        joules = CounterMetricFamily("orind_energy_joules", "Inference's share, above idle", labels=labels)
+        frames = CounterMetricFamily("orind_energy_frames", "Frames that it was for", labels=labels)
+        for model, told in energy["models"].items():
+            for camera, figures in told["cameras"].items():
+                joules.add_metric([model, camera], figures["joules"])
+                frames.add_metric([model, camera], figures["frames"])
+        yield from (joules, frames)
+        yield CounterMetricFamily("orind_energy_known_seconds", "Time in which power was read", energy["known_s"])
+        yield CounterMetricFamily("orind_energy_unknown_seconds", "Time in which it was not", energy["unknown_s"])
+        yield CounterMetricFamily(
+            "orind_energy_unmeasured_frames", "Frames of the time in which it was not", energy["unmeasured_frames"]
+        )
 
     def _memory(self) -> Iterator[Metric]:
         """By engine role: an epoch as a label would be a new series after each failover."""

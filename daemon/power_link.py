@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..ipc.control import Request
 from ..ipc.errors import ChannelError, IpcError
 from ..ipc.stats_page import StatsWriter
 from ..power.board import BoardFacts
+from ..power.energy import EnergyMeter, PowerSample
 from ..power.errors import PowerError
 from ..power.limits import Limits, in_force
 from ..power.policy import Policy
@@ -26,12 +28,15 @@ from .pipeline import Pipeline
 from .poller import Watcher
 from .power_requests import PowerRequests
 from .respawn import Respawn
+from .sections import Camera
 
 log = logging.getLogger("orind")
 RESPAWN_NS = 1_000_000_000
 SILENT_NS = 5_000_000_000  # limits end after 2 s; a steward that is quiet for longer hangs
 FLOOR_EVERY_NS, FLOOR_HOLDS_NS = 1_000_000_000, 5_000_000_000
 UNLIMITED_BATCH = 1 << 16
+NO_CAMERAS: Mapping[str, Camera] = {}
+UNMEASURED = "no power section in the configuration: nobody reads the power of the board"
 UNGOVERNED = {"board": None, "board_w": None, "budget_w": None, "tj_c": None, "gpu_hz": None, "gpu_cap_hz": None}
 
 
@@ -55,10 +60,17 @@ class PowerLink:
         self._heard_ns = 0
         self._last_words = ""
         self.report: dict[str, Any] = dict(UNGOVERNED)
+        self.energy = EnergyMeter()
 
-    def configure(self, section: dict[str, Any] | None, root: str) -> None:
+    def configure(
+        self, section: dict[str, Any] | None, root: str, cameras: Mapping[str, Camera] = NO_CAMERAS
+    ) -> None:
         """Take a (new) power section: board, mode and policy from the checker. A steward that runs takes another policy
-        as it is, with all that it has learned; for another board it restores the clocks and ends."""
+        as it is, with all that it has learned; for another board it restores the clocks and ends. `cameras`: whose
+        energy is told apart."""
+        self.energy.keep({name: camera.model for name, camera in cameras.items()})
+        if section is None:
+            self.energy.stop()
         wanted = (
             None if section is None else {**section, "root": root, "state": str(self._run_dir / "power-state.json")}
         )
@@ -126,6 +138,7 @@ class PowerLink:
     def tick(self, now_ns: int) -> None:
         """Start a steward where one is due, after the one before has ended, so that it cannot undo the new caps."""
         self._requests.tick(now_ns)
+        self.energy.tick(now_ns)
         if self._channel is not None and self._child is not None and now_ns - self._heard_ns > SILENT_NS:
             log.error("the steward has been silent for %.0f s and is replaced", SILENT_NS / 1e9)
             self._nursery.kill(self._child)
@@ -142,6 +155,16 @@ class PowerLink:
         if self._section is None or (self._channel is not None and not self._respawn.problem):
             return ""
         return self._respawn.problem or "the steward has not been started yet"
+
+    def told_energy(self) -> dict[str, Any]:
+        """The status's `energy`: what was measured, and as `reason` why nothing is at the moment, or ''."""
+        if self._section is None:
+            reason = UNMEASURED
+        elif self.problem:
+            reason = f"the power governor does not run: {self.problem}"
+        else:
+            reason = "" if self.report.get("board_w") is not None else "board power cannot be read, or was not yet"
+        return {"reason": bound_text(reason), **self.energy.table()}
 
     def close(self) -> None:
         """End of file makes the steward put the clocks back."""
@@ -202,6 +225,8 @@ class PowerLink:
         elif "limits" in message:
             self._latest = Limits.from_json(message["limits"])
             self._respawn.served()
+        elif "sample" in message:
+            self.energy.take(PowerSample.from_json(message["sample"]))
         else:
             before, self.report = bool(self.report.get("faults")), bound_fields(message["report"])
             faults = self.report.get("faults")

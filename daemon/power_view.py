@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from ..ipc.exit_codes import Exit
+from . import energy_view
 from .control_options import ask
 
 TIMEOUT_S = 5.0
@@ -36,12 +37,13 @@ def run(options: argparse.Namespace) -> int:
         if power.get("budget_w") is None:
             print(f"orind power: {UNGOVERNED}", file=sys.stderr)
             return Exit.UNAVAILABLE
+        text = lines(power, _problem(status)) + energy_view.lines(status["energy"])
         if options.json:
             print(json.dumps(power), flush=True)
         elif live:
-            print(_screen(lines(power, _problem(status))), end="", flush=True)
+            print(_screen(text), end="", flush=True)
         else:
-            print("\n".join(([] if first else [""]) + lines(power, _problem(status))), flush=True)
+            print("\n".join(([] if first else [""]) + text), flush=True)
         if not options.watch:
             return Exit.DONE
         first = False

@@ -120,6 +120,7 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
             "differs": bound_text(reloading.differs),
         },
         "power": daemon.power.report,
+        "energy": daemon.power.told_energy(),
         "http": daemon.http.address,
         "memory_max_percent": generation.config.health.memory_max_percent,
     }
@@ -214,7 +215,7 @@ def shortened(table: dict[str, Any]) -> dict[str, Any]:
     health = table["health"]
     reasons = [*health["reasons"][:10], "the status is too long to be shown whole"]
     short = {"health": {**health, "reasons": reasons}, "engines": [], "models": {}, "reasons": {}, "failover": {}}
-    short["processes"] = []
+    short |= {"processes": [], "energy": {**table["energy"], "models": {}}}
     power = {name: value for name, value in table["power"].items() if not isinstance(value, str | list | dict)}
     return {**table, **short, "power": {**power, "board": None}}
 

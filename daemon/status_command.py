@@ -12,7 +12,7 @@ from typing import Any
 from ..ipc.exit_codes import Exit
 from ..ipc.outcomes import OUTCOMES
 from ..kernels.plan.replacement import NotWritten, replacing
-from . import leaks, memory_map, memory_report, output_file
+from . import energy_view, leaks, memory_map, memory_report, output_file
 from .control_options import add_run_dir, ask
 from .placement import in_words, listed
 
@@ -97,7 +97,7 @@ def lines(status: dict[str, Any]) -> list[str]:
             f"of at most {_show(power['gpu_cap_hz'], 0, 1e6)} MHz"
         )
         text.append(f"board    {power['board'] or 'unknown'}")
-    return text
+    return text + energy_view.lines(status["energy"])
 
 
 def _show(value: float | None, digits: int, unit: float = 1.0) -> str:

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from ..ipc.outcomes import OUTCOMES
-from . import leaks
+from . import energy_view, leaks
 from .memory_report import in_words as in_words_of_memory
 from .placement import in_words, listed
 
@@ -48,6 +48,7 @@ def render(status: dict[str, Any], code: int, reasons: list[str]) -> str:
         _processes(status["processes"]),
         _placements(status["models"]),
         _power(status["power"]),
+        _energy(status["energy"]),
     ]
     return "".join(parts)
 
@@ -121,6 +122,17 @@ def _power(power: dict[str, Any]) -> str:
     row = "".join(f"<td>{value}" for _, value in cells)
     board, reason = escape(str(power.get("board") or "unknown board")), escape(str(power.get("reason") or ""))
     return f"<h2>Power: {board}</h2><table><tr>{head}<tr>{row}</table><p>{reason}"
+
+
+def _energy(energy: dict[str, Any]) -> str:
+    said = "<p>".join(escape(line) for line in energy_view.in_words(energy))
+    rows = "".join(
+        f"<tr><td>{escape(model)}<td>{escape(camera)}<td class=n>{told['joules']:.1f}<td class=n>{told['frames']}"
+        f"<td class=n>{energy_view.each(told)}"
+        for model, figures in energy["models"].items() for camera, told in figures["cameras"].items()
+    )  # fmt: skip
+    table = f"<table><tr><th>model<th>camera<th class=n>J<th class=n>frames<th class=n>J a frame{rows}</table>"
+    return f"<h2>Energy</h2><p>{said}" + (table if rows and energy["board_joules"] is not None else "")
 
 
 def _mhz(hz: float | None) -> float | None:

@@ -55,7 +55,7 @@ def main() -> int:
         return 1
     memory = MemoryClock(root)
     try:
-        _govern(steward, policy, channel, heard, memory, Sysfs(root).read_model())
+        _govern(steward, policy, channel, heard, memory, Sysfs(root).read_model(), facts.model.idle_mw)
     finally:
         memory.close()
         steward.close()
@@ -80,7 +80,8 @@ class Heard:
 
 
 def _govern(
-    steward: Steward, policy: Policy, channel: Channel, heard: Heard, memory: MemoryClock, board: str | None
+    steward: Steward, policy: Policy, channel: Channel, heard: Heard, memory: MemoryClock, board: str | None,
+    idle_mw: float,
 ) -> None:
     """Tick until main hangs up. Ticks keep their phase; one that was missed is not made up for."""
     poller = select.poll()
@@ -102,6 +103,7 @@ def _govern(
             continue
         next_ns = max(next_ns + policy.tick_ns, time.monotonic_ns())
         report = steward.tick()
+        _say(channel, {"sample": report.power_sample(idle_mw).to_json()})
         emc = memory.look(time.monotonic_ns())
         _say(channel, {"report": {"board": board, **report.to_dict(policy), **emc}})
 

@@ -92,6 +92,11 @@ class Governor:
             self._stepper = _stepper(policy)
         self._rails.adopt(policy.rail_limits_mw)
 
+    @property
+    def power_doubted(self) -> bool:
+        """Whether the board power of the last decision was lost or cannot be true."""
+        return self._trust.power_doubted
+
     def decide(self, seen: Readings, busy: float | None, cap_hz: int, clocks_hz: Sequence[int], now_ns: int,
                permitted: Permitted = UNKNOWN, outside: Outside = NOTHING) -> Decision:
         """One tick. `busy`: share of the time since the last tick that the GPU was busy (None: unknown), `cap_hz`: the

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from .budget import NOTHING, Outside
 from .cpu_clock import Permitted
+from .energy import PowerSample
 from .errors import PowerError, SysfsError
 from .governor import Decision, Governor
 from .ladder import Rung
@@ -49,7 +50,7 @@ class ClockCaps(Protocol):
 class Report:
     """What one tick saw and did, for status and metrics. `gpu_cap_hz`: the cap as the board says it, after setting;
     `oc_hz`: over-current events a second; `mode`: nvpmodel's that holds, and the one that waits for a boot; `notes`:
-    what others changed since the last tick, each said once."""
+    what others changed since the last tick, each said once; `power_doubted`: board power is lost, or cannot be true."""
 
     now_ns: int
     readings: Readings
@@ -60,6 +61,12 @@ class Report:
     oc_hz: float | None = None
     mode: tuple[str | None, str | None] = (None, None)
     notes: tuple[str, ...] = ()
+    power_doubted: bool = False
+
+    def power_sample(self, idle_mw: float) -> PowerSample:
+        """For the books of energy. `idle_mw`: of the board's facts, which the learned bias corrects."""
+        board_mw = None if self.power_doubted else self.readings.board_mw
+        return PowerSample(self.now_ns, board_mw, max(round(idle_mw + self.decision.bias_mw), 0), bool(self.busy))
 
     def to_dict(self, policy: Policy) -> dict[str, object]:
         """The `power` section of `orind status --json`: W, C, Hz."""
@@ -156,7 +163,7 @@ class Steward:
         if oc_hz is not None and oc_hz >= ALARM_HZ:
             faults.append(f"the hardware throttles: {oc_hz:.0f} over-current events a second, which no clock shows")
         return Report(now_ns, readings, decision, self._cap_hz, busy, tuple(faults), oc_hz, self._caps.mode(),
-                      self._caps.notes())
+                      self._caps.notes(), self._governor.power_doubted)
 
     def adopt(self, policy: Policy) -> None:
         """Govern under another policy; nothing that was learned is lost. Raises SettingsError, with nothing changed."""

@@ -55,6 +55,8 @@ class SensorTrust:
         self._first_ns: int | None = None
         self._bad_ns: int | None = None
         self._bad_text = ""
+        self.power_doubted = False
+        """Whether the last reading of board power is lost or cannot be true."""
 
     def judge(self, seen: Readings, busy: float | None, load_mw: float | None, now_ns: int) -> str | None:
         """None when the sensors can be believed; else why the board must be taken for hot. An unknown busy share
@@ -64,11 +66,13 @@ class SensorTrust:
         # engines on the CPU leave the GPU asleep: then it says itself that it does nothing
         loaded = (busy is None or busy > _LOADED) and seen.gpu_busy_permille != 0
         junction, gpu = self._zones["junction temperature"], self._zones["GPU temperature"]
+        bad_power = self._judge_power(seen.board_mw, load_mw, now_ns)
+        self.power_doubted = bad_power is not None
         bad = (
             self._judge_zone("junction temperature", junction, seen.tj_mc, seen.board_mw, True, now_ns)
             or self._judge_zone("GPU temperature", gpu, seen.zones_mc.get("gpu"), seen.board_mw, loaded, now_ns)
             or _judge_junction(seen)
-            or self._judge_power(seen.board_mw, load_mw, now_ns)
+            or bad_power
         )
         if bad is not None:
             self._bad_ns, self._bad_text = now_ns, bad

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
-from stand_ins import EngineStandIn, Processes, config
+from stand_ins import EngineStandIn, Processes, S, config
 
 from orind.daemon import memory_report
 from orind.daemon.candidate import Candidate
@@ -23,6 +23,7 @@ from orind.daemon.notify import ServiceManager
 from orind.daemon.nursery_client import NurseryDied
 from orind.daemon.plans import ServedPlan
 from orind.daemon.poller import Poller
+from orind.daemon.power_link import UNMEASURED
 from orind.daemon.signals import SignalInbox
 from orind.daemon.status import FAILED_REMEDY, with_latency
 from orind.daemon.status_page import render
@@ -33,6 +34,7 @@ from orind.ipc.stats_page import StatsReader
 from orind.kernels.memory.reservation import HostReservation
 from orind.kernels.model import Interface
 from orind.kernels.spec import DecoderSpec, InputSpec, ModelSpec
+from orind.power.energy import PowerSample
 
 DETECT = ModelSpec("m", "detect", ("part",), (1,), InputSpec(), DecoderSpec(kind="yolo"))
 ROW = np.array([[1, 2, 3, 4, 0.5, 0]], np.float32)
@@ -186,6 +188,8 @@ def test_status_has_all_that_others_script_against(house: House) -> None:
         "requested": 0, "done": 0, "rollbacks": 0, "result": "", "can_roll_back": False, "differs": "",
     }  # fmt: skip
     assert set(status["power"]) >= {"board_w", "budget_w", "tj_c", "gpu_hz", "gpu_cap_hz"}
+    assert (status["energy"]["reason"], status["energy"]["board_joules"]) == (UNMEASURED, None)
+    assert list(status["energy"]["models"]["m"]["cameras"]) == ["cam", "live"]
     assert status["models"]["m"]["plan"] == "m.plan" and status["pid"] == os.getpid()
 
 
@@ -208,11 +212,17 @@ def test_what_grows_without_a_rest_is_a_reason_of_health_and_what_a_device_has_f
 
 def test_a_dead_active_engine_costs_no_frame(house: House) -> None:
     house.serve()
+    energy = house.daemon.power.energy
+    energy.take(PowerSample(S, 30_000, 10_000, False))
     house.send(1)
     house.until(house.engines[0].hear)
     house.engines[0].die()
     house.answer_from(house.engines[1])
     assert house.reply()["outcome"] == "ok"
+    energy.take(PowerSample(2 * S, 30_000, 10_000, True))
+    energy.stop()
+    booked = house.status()["energy"]["models"]["m"]["cameras"]["cam"]
+    assert booked == {"joules": 20, "frames": 1, "joules_per_frame": 20}, "once, although two engines had it"
     status = house.status()
     assert status["failovers"] == 1 and status["failover"]["frames"] == 1 and status["state"] == "degraded"
     assert status["failover"]["fault"] == "died" and status["losses"] == {"died": 1}

@@ -23,6 +23,7 @@ from orind.daemon.http import BEAT, STALE_NS, HttpServer, health
 from orind.daemon.http_link import RESPAWN_NS, SILENT_NS, START_TIMEOUT_NS, HttpLink
 from orind.daemon.ledger import Ledger
 from orind.daemon.poller import Poller
+from orind.daemon.power_link import UNMEASURED
 from orind.daemon.sections import Http
 from orind.daemon.status import with_latency
 from orind.daemon.status_page import render
@@ -30,6 +31,18 @@ from orind.daemon.trigger import Trigger
 from orind.ipc.channel import MESSAGE_BYTES_MAX, make_pair
 from orind.ipc.outcomes import OUTCOMES
 from orind.ipc.stats_page import StatsReader, StatsWriter
+from orind.power.energy import EnergyMeter, PowerSample
+
+
+def made_energy() -> dict[str, Any]:
+    """10 s of 30 W of which 20 W are idle, with two cameras of model m, and 4 s that nobody knows."""
+    meter = EnergyMeter()
+    meter.keep({"<front>": ("m",), "back": ("m",)})
+    for n in range(15):
+        if n:
+            meter.ran("m", ["<front>", "<front>", "back"], 60 * MS)
+        meter.take(PowerSample(n * S, 30_000 if n < 11 else None, 20_000, n > 0))
+    return {"reason": "", **meter.table()}
 
 
 def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -74,6 +87,7 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
         "http": "http://127.0.0.1:8787", "memory_max_percent": 100.0,
         "power": {"board_w": 21.5, "budget_w": 30.0, "tj_c": None, "gpu_hz": 600_000_000, "gpu_cap_hz": 612_000_000,
                   "level": "free", "reason": "under <budget>", "board": "Orin <x>"},
+        "energy": made_energy(),
     }  # fmt: skip
 
 
@@ -182,6 +196,12 @@ def test_metrics_are_what_prometheus_reads(site: Site) -> None:
     }  # fmt: skip
     assert value[("orind_model_frames_total", "n", "ok")] == 0
     assert value[("orind_board_watts",)] == 21.5 and ("orind_junction_celsius",) not in value
+    assert {key[1:]: n for key, n in value.items() if key[0] == "orind_board_energy_joules_total"} == {
+        ("idle",): 200, ("inference",): 100, ("other",): 0}
+    assert value[("orind_energy_joules_total", "<front>", "m")] == pytest.approx(200 / 3)
+    assert value[("orind_energy_frames_total", "back", "m")] == 10
+    assert value[("orind_energy_known_seconds_total",)] == 10 and value[("orind_energy_unknown_seconds_total",)] == 4
+    assert value[("orind_energy_unmeasured_frames_total",)] == 12
     assert value[("orind_failovers_total",)] == 2 and value[("orind_reloads_total",)] == 5
     assert value[("orind_rollbacks_total",)] == 1
     assert value[("orind_engines_renewed_total",)] == 1
@@ -208,6 +228,8 @@ def test_the_page_shows_the_state_and_escapes_what_it_shows(site: Site) -> None:
     assert "unreadable" in body and "612 MHz" in body and "4 of 5 reloads done" in body
     assert "class='state poor'" in body
     assert "m: 4 of 5 steps run on the CPU (3 MaxPool, 1 Unary), 1 GPU segment<ul>" in body
+    assert "0.083 Wh in 10 s: idle 67%, inference 33%, other 0%; unknown for 4 s" in body
+    assert "<tr><td>m<td>&lt;front&gt;<td class=n>66.7<td class=n>20<td class=n>3.3333" in body
     assert "<li>MaxPool: &lt;a&gt;, b, and 1 more<li>Unary: c</ul>" in body
 
 
@@ -215,6 +237,13 @@ def test_the_page_without_power_and_with_trouble() -> None:
     status = with_latency({**made_status(), "power": {"budget_w": None}})
     assert "class='state down'" in render(status, 503, ["x"]) and "class='state ok'" in render(status, 200, [])
     assert "neither read nor governed" in render(status, 200, [])
+    status["energy"] = {"reason": UNMEASURED, **EnergyMeter().table()}
+    assert render(status, 200, []).endswith(f"<h2>Energy</h2><p>not measured: {UNMEASURED}")
+
+
+def test_without_a_measured_second_there_is_no_metric_of_energy(site: Site) -> None:
+    site.write({**made_status(), "energy": {"reason": "", **EnergyMeter().table()}})
+    assert "energy" not in site.get("/metrics")[2]
 
 
 def test_memory_over_its_limit_is_unhealthy() -> None:

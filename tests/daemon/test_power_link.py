@@ -19,11 +19,13 @@ from stand_ins import MS, Processes, S, turn
 
 from orind.daemon import power_command, steward
 from orind.daemon.poller import Poller
-from orind.daemon.power_link import RESPAWN_NS, SILENT_NS, PowerLink
+from orind.daemon.power_link import RESPAWN_NS, SILENT_NS, UNMEASURED, PowerLink
+from orind.daemon.sections import Camera
 from orind.ipc.channel import Channel
 from orind.ipc.control import Request
 from orind.ipc.errors import ChannelError
 from orind.ipc.stats_page import StatsWriter
+from orind.power.energy import PowerSample
 from orind.power.limits import Limits
 from orind.power.plant.board import PlantBoard
 from orind.power.plant.model import PlantModel
@@ -103,6 +105,30 @@ def test_limits_hold_until_they_expire(link: Link) -> None:
         assert held is not None and held.level == "lowest"
 
 
+def test_samples_are_booked_and_what_cannot_be_measured_is_said(link: Link) -> None:
+    assert link.link.told_energy()["reason"] == UNMEASURED and link.link.told_energy()["board_joules"] is None
+    cameras = {"cam": Camera(model={"net": 1}, deadline_ms=50)}
+    link.link.configure(SECTION, "/plant", cameras)
+    assert link.link.told_energy()["reason"] == "the power governor does not run: the steward has not been started yet"
+    link.turn()
+    with link.steward() as sock:
+        assert link.link.told_energy()["reason"] == "board power cannot be read, or was not yet"
+        sock.send(json.dumps({"report": {"board_w": 21.0}}).encode())
+        for n in range(12):
+            if n:
+                link.link.energy.ran("net", ["cam"], MS)
+            sock.send(json.dumps({"sample": PowerSample(link.now, 21_000, 11_000, n > 0).to_json()}).encode())
+            link.turn(S)
+    told = link.link.told_energy()
+    assert (told["reason"], told["board_joules"], told["inference_joules"]) == ("", 210, 100)
+    assert told["models"]["net"]["cameras"]["cam"] == {"joules": 100, "frames": 10, "joules_per_frame": 10}
+    link.turn(6 * S)
+    assert link.link.told_energy()["unknown_s"] >= 6, "the steward is gone"
+    link.link.configure(None, "/", cameras)
+    told = link.link.told_energy()
+    assert (told["reason"], told["board_joules"]) == (UNMEASURED, 231)
+
+
 def test_faults_are_said_once_when_they_come_and_when_they_go(link: Link, caplog: pytest.LogCaptureFixture) -> None:
     link.link.configure(SECTION, "/plant")
     link.turn()
@@ -123,7 +149,7 @@ def test_a_stewards_error_is_in_the_report(link: Link) -> None:
     assert link.link.report["reason"] == "no rail VDD_GPU_SOC"
 
 
-@pytest.mark.parametrize("garbage", [b"nonsense", b'{"limits": "{}"}', b"{}"])
+@pytest.mark.parametrize("garbage", [b"nonsense", b'{"limits": "{}"}', b'{"sample": "{}"}', b"{}"])
 def test_garbage_ends_the_connection_and_a_new_steward_comes_when_the_old_one_has_ended(
     link: Link, garbage: bytes
 ) -> None:
@@ -375,6 +401,9 @@ def test_the_steward_sends_limits_and_reports_then_puts_the_clocks_back(
     sent = [Limits.from_json(m["limits"]) for m in said if "limits" in m]
     assert sent and sent[0].expires_ns is not None
     report = next(m["report"] for m in said if "report" in m)
+    samples = [PowerSample.from_json(m["sample"]) for m in said if "sample" in m]
+    assert all(sample.board_mw and 8_000 < sample.idle_mw < 14_000 for sample in samples) and len(samples) > 2
+    assert [s.now_ns for s in samples] == sorted({s.now_ns for s in samples})
     assert report["budget_w"] == 30 and report["board_w"] > 0 and report["gpu_cap_hz"] > 0
     assert [p.read_text() for p in caps] == before and during != before
     stats.close()

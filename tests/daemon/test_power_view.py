@@ -14,6 +14,7 @@ from test_http import made_status
 
 from orind.daemon import cli, power_view
 from orind.daemon.power_link import UNGOVERNED
+from orind.power.energy import EnergyMeter
 
 Captured = pytest.CaptureFixture[str]
 POWER: dict[str, Any] = {
@@ -24,6 +25,9 @@ POWER: dict[str, Any] = {
     "model": {"bias_w": -0.42, "gain": 1.031}, "rails_w": {"VDD_GPU_SOC": 12.9, "VDD_CPU_CV": 2.1},
     "zones_c": {"tj": 63.25, "gpu": 63.1}, "mode": "MAXN", "waiting_mode": None, "notes": [], "faults": [],
 }  # fmt: skip
+
+
+NO_ENERGY = {"reason": "board power cannot be read, or was not yet", **EnergyMeter().table()}
 
 
 def _status(reasons: tuple[str, ...] = (), **changed: Any) -> dict[str, Any]:
@@ -45,6 +49,9 @@ def test_what_the_governor_sees_and_does(tmp_path: Path, capsys: Captured) -> No
         "rails    VDD_GPU_SOC 12.9  VDD_CPU_CV 2.1  W",
         "zones    tj 63.2  gpu 63.1  C",
         "learned  -0.4 W, gain 1.03",
+        "energy   0.083 Wh in 10 s: idle 67%, inference 33%, other 0%; unknown for 4 s",
+        "         12 frames ran while power was unknown and are in no figure",
+        "         m: 3.3333 J a frame above idle, 30 frames (<front> 3.3333, back 3.3333)",
     ]
 
 
@@ -55,7 +62,7 @@ def test_what_is_not_known_is_said_and_what_is_wrong_comes_first(tmp_path: Path,
     status = _status(reasons, **nothing, over_current_hz=61.5, waiting_mode="MODE_30W", rails_w={}, zones_c={},
                      short="no", mode_wanted="15W", cpu_cap_khz=1_113_600,
                      faults=["zone tj: lost", "GPU cap: EACCES"], notes=["MODE_50W was entered by somebody else"])
-    code, _ = with_daemon(tmp_path, status, "power")
+    code, _ = with_daemon(tmp_path, {**status, "energy": NO_ENERGY}, "power")
     lines = capsys.readouterr().out.splitlines()
     assert code == 0 and lines[0] == "board unknown, mode MAXN (MODE_30W after the next boot)"
     assert lines[1:5] == [f"  ! {reasons[1]}", "  ! zone tj: lost", "  ! GPU cap: EACCES",
@@ -66,11 +73,12 @@ def test_what_is_not_known_is_said_and_what_is_wrong_comes_first(tmp_path: Path,
                          "junction unreadable   fan unreadable",
                          "GPU      unreadable of at most unreadable, busy unknown",
                          "CPU      unreadable of at most 1114 MHz",
-                         "events   61.5 of over-current a second, which no clock shows"]
+                         "events   61.5 of over-current a second, which no clock shows",
+                         "energy   not measured: board power cannot be read, or was not yet"]
 
 
 def test_a_governor_that_has_not_reported_yet(tmp_path: Path, capsys: Captured) -> None:
-    status = {**made_status(), "power": {**UNGOVERNED, "budget_w": 30.0}}
+    status = {**made_status(), "power": {**UNGOVERNED, "budget_w": 30.0}, "energy": NO_ENERGY}
     assert with_daemon(tmp_path, status, "power")[0] == 0
     out = capsys.readouterr().out
     assert "board unknown" in out and "level    unknown: no report yet" in out and " 0" not in out.split("level")[1]
