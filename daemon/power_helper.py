@@ -26,6 +26,7 @@ SOCKET = Path("/run/orind-power.sock")
 GROUP = "orind"
 STATE = Path("/run/orind/power-state.json")
 IDLE_S = 60.0
+SILENT_S = 30.0  # a client that asks nothing for so long gives its place to another one
 FIRST_PASSED_FD = 3  # sd_listen_fds(3)
 _SO_PEERGROUPS = 59  # Linux 4.13; not in the socket module
 _GROUPS_MAX = 256  # what getsockopt() of Python takes; who is in more must be it by primary group
@@ -53,23 +54,31 @@ def passed_socket() -> int:
     return FIRST_PASSED_FD
 
 
-def serve(server: ControlServer, privileged: Privileged, idle_s: float) -> None:
+def serve(server: ControlServer, privileged: Privileged, idle_s: float, silent_s: float = SILENT_S) -> None:
     """Answer until nobody was there for `idle_s`."""
     poller = select.poll()
     poller.register(server, select.POLLIN)
+    heard_s: dict[int, float] = {}
     last_s = time.monotonic()
-    while server.clients or time.monotonic() - last_s < idle_s:
-        for descriptor, _ in poller.poll(idle_s * 1000):
+    while heard_s or time.monotonic() - last_s < idle_s:
+        for descriptor, _ in poller.poll(min(idle_s, silent_s) * 1000):
             last_s = time.monotonic()
             if descriptor == server.fileno():
                 for client in server.accept():
                     poller.register(client, select.POLLIN)
+                    heard_s[client] = last_s
                 continue
             taken = server.take(descriptor)
             if taken is not None:
                 server.reply(descriptor, privileged.answer(taken.fields))
-            if descriptor not in server.clients:
-                poller.unregister(descriptor)
+            heard_s[descriptor] = time.monotonic()
+        # after all that was there to be read: what took long was somebody else's request
+        for client, then_s in list(heard_s.items()):
+            if time.monotonic() - then_s > silent_s:
+                server.drop(client)
+            if client not in server.clients:
+                poller.unregister(client)
+                del heard_s[client]
 
 
 def main(arguments: list[str] | None = None) -> int:

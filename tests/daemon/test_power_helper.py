@@ -37,14 +37,14 @@ def board(tmp_path: Path) -> Path:
 class Helper:
     """`serve` in a thread, on a listening socket as systemd would pass it."""
 
-    def __init__(self, folder: Path, board: Path) -> None:
+    def __init__(self, folder: Path, board: Path, silent_s: float = 20.0) -> None:
         self.path, self.board, self.permitted = folder / "power.sock", board, True
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(self.path))
         self._listener.listen(CLIENTS_MAX)
         self._server = ControlServer(self.path, fd=self._listener.fileno(), admit=lambda _: self.permitted)
         privileged = Privileged(board, folder / "power-state.json")
-        self._thread = threading.Thread(target=serve, args=(self._server, privileged, 0.2))
+        self._thread = threading.Thread(target=serve, args=(self._server, privileged, 0.2, silent_s))
         self._thread.start()
 
     def connect(self) -> socket.socket:
@@ -170,6 +170,31 @@ def test_one_client_too_many_is_told(helper: Helper) -> None:
         assert "busy: 16 clients" in json.loads(more.recv(65_536))["error"]
     for sock in held:
         sock.close()
+
+
+def test_who_asks_nothing_gives_its_place_to_others(tmp_path: Path, board: Path, no_fd_leak: None) -> None:
+    helper = Helper(tmp_path, board, silent_s=0.2)
+    silent = [helper.connect() for _ in range(CLIENTS_MAX)]
+    for sock in silent:
+        assert sock.recv(65_536) == b"", "closed"
+        sock.close()
+    helper.close()
+
+
+def test_a_state_that_cannot_be_looked_for_may_be_there(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    privileged = Privileged(board, board / "state")
+    cap = board / Layout(AGX_ORIN, JETPACKS["6"], 0).max_freq
+
+    def forbidden(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    assert privileged.answer({"op": "mode", "name": "MODE_50W"})["ok"]
+    (board / FAULT).write_text("container")  # nvpmodel does nothing; a daemon holds a lower cap
+    cap.write_text("408000000\n")
+    assert not privileged.answer({"op": "mode", "name": "MODE_50W"})["ok"]
+    with monkeypatch.context() as patch:
+        patch.setattr(power_helper.Path, "exists", forbidden)
+        assert privileged._governed()
 
 
 def test_a_client_who_may_not_ask_is_told_and_closed(helper: Helper) -> None:

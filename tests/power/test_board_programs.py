@@ -11,7 +11,7 @@ from orind.power.nvpmodel import read_board, switch_to
 from orind.power.plant.board import PlantBoard
 from orind.power.plant.fault_file import FaultFile
 from orind.power.plant.model import PlantModel
-from orind.power.plant.modules import ORIN_NX_SUPER
+from orind.power.plant.modules import JETPACKS, ORIN_NX_SUPER
 from orind.power.plant.services import as_ranges
 from orind.power.plant.tree import PROGRAMS
 from orind.power.sysfs import Sysfs
@@ -39,11 +39,13 @@ def test_nvpmodel_tells_the_active_mode_and_all(plant: PlantBoard) -> None:
     assert _run(plant, "nvpmodel", "-q")[0] == 255
 
 
-def test_a_live_mode_reaches_the_board(tmp_path: Path) -> None:
-    nx = PlantBoard(tmp_path / "board", PlantModel(ORIN_NX_SUPER.constants), ORIN_NX_SUPER)
+@pytest.mark.parametrize("jetpack", sorted(JETPACKS))
+def test_a_live_mode_reaches_the_board(tmp_path: Path, jetpack: str) -> None:
+    nx = PlantBoard(tmp_path / "board", PlantModel(ORIN_NX_SUPER.constants), ORIN_NX_SUPER, JETPACKS[jetpack])
     assert _run(nx, "nvpmodel", "-m", "3") == (0, "")
     nx.advance(0.1, 1.0)
     assert (nx.gpu_hz(), nx.cpu_khz()) == (408_000_000, 1_497_600)
+    assert _run(nx, "jetson_clocks") == (0, "") and _read(nx, f"{nx.layout.devfreq}/min_freq") == "408000000"
     assert "NVPM WARN: fan mode is not set to cool\nNV Power Mode: 25W\n3\n" in _run(nx, "nvpmodel", "-q")
 
 
