@@ -15,6 +15,7 @@ from .faults import Faults
 from .kernel import Kernel
 from .model import PlantModel
 from .modules import AGX_ORIN, GATED, JETPACKS, ZONES, JetPack, Module
+from .proc import STAT, CpuTimes
 from .services import Services
 from .tree import Layout, build_tree, write_hwmons
 
@@ -41,6 +42,7 @@ class PlantBoard:
         self._cpu_khz = module.cpu_table_khz[-1]
         self._elapsed_s = 0.0
         self._services = Services(root, self.layout, model, self._put)
+        self._cpu_times = CpuTimes(module.cpus)
         self._show(0.0)
 
     def gpu_hz(self) -> int:
@@ -83,6 +85,7 @@ class PlantBoard:
             self.model.off = self.kernel.shut_down
             left -= step
         self._elapsed_s += dt_s
+        self._cpu_times.add(dt_s, self.model.busy_cores(busy), self._services.online)
         self._show(busy)
         return energy / dt_s
 
@@ -138,6 +141,7 @@ class PlantBoard:
         self._put(f"{layout.hwmon_folder('fan')}/pwm1", round(self.model.fan_pwm))
         self._put(f"{layout.hwmon_folder('tach')}/rpm", round(self.model.fan_pwm / 255 * layout.module.fan_rpm))
         self._put(f"{layout.hwmon_folder('oc')}/oc3_event_cnt", self.kernel.oc3_count)
+        self._put(STAT, self._cpu_times.text(self._services.online))
 
     def _put_sensor(self, name: str, value: int, path: str) -> None:
         """As the faults let it be seen; a missing one is a file that is not there."""

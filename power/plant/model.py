@@ -106,6 +106,10 @@ class PlantModel:
         noisy = self.temperature_c(zone) + self._random.gauss(0.0, self.constants.temperature_noise_c)
         return int(round(noisy * 32) * 1000 / 32)
 
+    def busy_cores(self, busy: float) -> float:
+        """How many CPU cores' worth of work there is while the GPU is busy for this share."""
+        return self.constants.cores_idle + self.constants.cores_full * busy
+
     def _power(self, gpu_mhz: float, cpu_mhz: float, busy: float, gpu_c: float) -> dict[str, float]:
         c = self.constants
         if self.off:
@@ -113,7 +117,7 @@ class PlantModel:
         ratio = gpu_mhz / c.gpu_top_mhz
         emc = self.emc_mhz / c.emc_top_mhz
         leak = 1.0 + c.leak_per_c * (gpu_c - c.leak_reference_c)
-        cores = c.cores_idle + c.cores_full * busy
+        cores = self.busy_cores(busy)
         traffic = busy * min(c.traffic * (c.traffic_fixed + (1.0 - c.traffic_fixed) * ratio), emc)
         self.emc_busy = traffic / emc
         dynamic = c.gpu_full_w * c.gpu_activity * self.powered_tpcs / c.tpcs * busy * leak

@@ -40,6 +40,7 @@ class Module:
     cpu_table_khz: tuple[int, ...]
     rails: Mapping[str, Mapping[int, str]]
     default_mode: int  # PM_CONFIG of the module's nvpmodel conf
+    memory_gib: int  # nominal: what firmware keeps of it is not known [?]
     fbp_pg_mask: int | None = None  # what every mode writes: 2 in the confs of the Super tables, else not known
     fan_profile: str = "cool"
     fan_rpm: int = 6000  # at full speed: tables of nvfancontrol_p3767_0000.conf, 2900 in nvfancontrol_p3701_0000.conf
@@ -54,24 +55,24 @@ AGX_ORIN = Module(
     gpu_table_hz=_mhz(306, 408, 510, 612, 714, 816, 918, 1020, 1122, 1224, 1300.5), cpus=12,
     cpu_table_khz=_cpu_table(2_201_600),
     rails={"1-0040": {1: "VDD_GPU_SOC", 2: "VDD_CPU_CV", 3: "VIN_SYS_5V0"}, "1-0041": {2: "VDDQ_VDD2_1V8AO"}},
-    default_mode=2, fan_rpm=2900)
+    default_mode=2, memory_gib=64, fan_rpm=2900)
 # the steps between the published ends are those of AGX Orin [I]
 ORIN_NX_SUPER = Module(
     name="orin-nx", title="Orin NX", model=_SMALL_MODEL.format("Orin NX"),
     compatible=("nvidia,p3768-0000+p3767-0000-super", "nvidia,p3767-0000", "nvidia,tegra234"), constants=ORIN_NX,
     gpu_table_hz=_mhz(306, 408, 510, 612, 714, 816, 918, 1020, 1122, 1173), cpus=8, cpu_table_khz=_cpu_table(1_984_000),
-    rails=_SMALL_RAILS, default_mode=4, fbp_pg_mask=2, fan_profile="quiet")
+    rails=_SMALL_RAILS, default_mode=4, memory_gib=16, fbp_pg_mask=2, fan_profile="quiet")
 ORIN_NANO_8_SUPER = Module(
     name="orin-nano-super", title="Orin Nano Super", model=_SMALL_MODEL.format("Orin Nano"),
     compatible=("nvidia,p3768-0000+p3767-0005-super", "nvidia,p3767-0005", "nvidia,tegra234"),
     constants=ORIN_NANO_SUPER,
     gpu_table_hz=_mhz(306, 408, 510, 612, 714, 816, 918, 1020), cpus=6, cpu_table_khz=_cpu_table(1_728_000),
-    rails=_SMALL_RAILS, default_mode=1, fbp_pg_mask=2, fan_profile="quiet")
+    rails=_SMALL_RAILS, default_mode=1, memory_gib=8, fbp_pg_mask=2, fan_profile="quiet")
 ORIN_NANO_8 = Module(
     name="orin-nano", title="Orin Nano", model=_SMALL_MODEL.format("Orin Nano"),
     compatible=("nvidia,p3768-0000+p3767-0005", "nvidia,p3767-0005", "nvidia,tegra234"), constants=ORIN_NANO,
     gpu_table_hz=_mhz(306, 408, 510, 612, 624.75), cpus=6, cpu_table_khz=_cpu_table(1_510_400), rails=_SMALL_RAILS,
-    default_mode=0, fan_profile="quiet")
+    default_mode=0, memory_gib=8, fan_profile="quiet")
 
 MODULES = {module.name: module for module in (AGX_ORIN, ORIN_NX_SUPER, ORIN_NANO_8_SUPER, ORIN_NANO_8)}
 

@@ -29,11 +29,13 @@ class Services:
         self._layout = layout
         self._model = model
         self._put = put
+        self.online: list[int] = list(range(layout.module.cpus))
         self._profile = self._read_profile()  # what the model began with may be another one: --fan
 
     def look(self) -> None:
         """Take what was written since the last step, and show what follows from it."""
-        self._put(f"{CPU}/online", as_ranges(self._online()))
+        self.online = self._online()
+        self._put(f"{CPU}/online", as_ranges(self.online))
         masks = self._read(f"{self._layout.gpu}/tpc_pg_mask")
         if masks is not None:
             tpcs = self._model.constants.tpcs

@@ -17,12 +17,14 @@ from ..errors import PowerError
 from .fan import fan_conf_text
 from .modes import conf_text, widest_of
 from .modules import GATED, ZONES, JetPack, Module
+from .proc import proc_texts
 
 MARKER = ".orind-plant"
 THERMAL = "sys/devices/virtual/thermal"
 CPU = "sys/devices/system/cpu"
 EMC = "sys/kernel/debug/bpmp/debug/clk/emc"
 EMC_ACTIVITY = "sys/kernel/debug/cactmon/mc_all"
+FAN_UNIT = "etc/systemd/system/nvfancontrol.service"
 PROGRAMS = {"nvpmodel": "usr/sbin/nvpmodel", "nvfancontrol": "usr/sbin/nvfancontrol",
             "jetson_clocks": "usr/bin/jetson_clocks", "systemctl": "usr/bin/systemctl"}
 
@@ -114,7 +116,7 @@ def build_tree(root: Path, layout: Layout) -> None:
         raise PowerError("a plant cannot be built at /: give it a directory of its own")
     if root.is_dir() and any(root.iterdir()) and not (root / MARKER).exists():
         raise PowerError(f"{root} holds something else; give the plant an empty directory")
-    for old in ("etc", "root", "sys", "usr", "var"):
+    for old in ("etc", "proc", "root", "sys", "usr", "var"):
         shutil.rmtree(root / old, ignore_errors=True)  # another module's, or another JetPack's names
     root.mkdir(parents=True, exist_ok=True)
     (root / MARKER).write_text(f"a simulated {layout.module.title}; made by python -m orind.power.plant\n")
@@ -129,6 +131,10 @@ def build_tree(root: Path, layout: Layout) -> None:
                         "mrq_rate_locked": 0}.items():
         w.file(f"{EMC}/{name}", value)
     w.file(EMC_ACTIVITY, 0)
+    # GPU memory by process, as nvmap lists it: nobody has any
+    for name in ("maps", "clients"):
+        w.file(f"sys/kernel/debug/nvmap/iovmm/{name}", f"{'CLIENT':<30}{'PROCESS':>15}{'PID':>9}{'SIZE':>12}\n"
+               f"{'total':<54}{'0K':>12}")
     for name, path in PROGRAMS.items():
         w.program(path, (Path(__file__).with_name("programs") / f"{name}.py").read_text())
 
@@ -139,9 +145,13 @@ def _write_identity(w: _Writer, layout: Layout) -> None:
     w.raw(f"{base}/model", layout.module.model.encode() + b"\0")
     w.raw(f"{base}/compatible", b"".join(name.encode() + b"\0" for name in layout.module.compatible))
     w.raw(f"{base}/serial-number", b"1421521000001\0")
+    for name, text in proc_texts(layout.module).items():
+        w.file(f"proc/{name}", text)
+    w.link("proc/device-tree", base)
     w.file("etc/nvpmodel.conf", conf_text(layout.module, layout.jetpack))
     module = layout.module
     w.file("etc/nvfancontrol.conf", fan_conf_text(module.constants.fan, module.fan_profile, module.fan_rpm))
+    w.file(FAN_UNIT, "[Unit]\nDescription=nvfancontrol service\n\n[Service]\nExecStart=/usr/sbin/nvfancontrol")
     w.file("var/lib/nvfancontrol/status", f"FAN1:FAN_PROFILE:{module.fan_profile}\nFAN1:FAN_GOVERNOR:cont\n"
            "FAN1:FAN_CONTROL:close_loop")
     w.file("var/lib/nvpmodel/status", f"pmode:{widest_of(layout.module.name).id:04d} fmode:{layout.module.fan_profile}")
@@ -229,4 +239,7 @@ def _hwmon_values(layout: Layout, device: str) -> dict[str, object]:
     for channel, label in layout.module.rails[device].items():
         values |= {f"in{channel}_label": label, f"in{channel}_input": 0, f"curr{channel}_input": 0,
                    f"curr{channel}_max": 32_760, f"curr{channel}_crit": 32_760, f"in{channel}_enable": 1}
+    # the second monitor of AGX Orin: nothing is connected there, and nothing can be read
+    for channel in {1, 2, 3} - set(layout.module.rails[device]):
+        values |= {f"in{channel}_label": "NC", f"in{channel}_enable": 0}
     return values

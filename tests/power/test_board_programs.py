@@ -102,6 +102,28 @@ def test_jetson_clocks_pins_and_puts_back(plant: PlantBoard) -> None:
     assert "\nGPU MinFreq=1300500000 MaxFreq=1300500000 CurrentFreq=1300500000\n" in said
     assert _run(plant, "jetson_clocks", "--restore") == (0, "") and _read(plant, low) == before
     assert _run(plant, "jetson_clocks", "--fan")[0] == 1
+    assert "\nEMC MinFreq=204000000 MaxFreq=3199000000 CurrentFreq=3199000000 FreqOverride=" in said
+
+
+def test_jetson_clocks_keeps_its_values_where_it_is_told(plant: PlantBoard, tmp_path: Path) -> None:
+    low = f"{plant.layout.devfreq}/min_freq"
+    before, held = _read(plant, low), "sys/kernel/debug/bpmp/debug/clk/emc/mrq_rate_locked"
+    assert _run(plant, "jetson_clocks", "--restore", str(tmp_path / "kept"))[0] == 1
+    assert _run(plant, "jetson_clocks", "--store", str(tmp_path / "kept")) == (0, "")
+    assert _run(plant, "jetson_clocks") == (0, "") and _read(plant, held) == "1"
+    assert _run(plant, "jetson_clocks", "--restore", str(tmp_path / "kept")) == (0, "")
+    assert (_read(plant, low), _read(plant, held)) == (before, "0")
+    assert not (plant.root / "root/.jetsonclocks_conf.txt").exists()
+
+
+def test_systemctl_tells_whether_nvfancontrol_runs(plant: PlantBoard) -> None:
+    assert _run(plant, "systemctl", "status", "nvfancontrol.service")[1].endswith("Active: active (running)\n")
+    assert _run(plant, "systemctl", "status", "nvpmodel.service")[0] == 3, "a oneshot"
+    _run(plant, "systemctl", "stop", "nvfancontrol.service")
+    code, said = _run(plant, "systemctl", "status", "nvfancontrol.service")
+    assert code == 3 and said.endswith("Active: inactive (dead)\n")
+    _run(plant, "systemctl", "restart", "nvfancontrol.service")
+    assert _run(plant, "systemctl", "status", "nvfancontrol.service")[0] == 0
 
 
 def test_the_fan_profile_goes_the_way_of_the_guide(plant: PlantBoard) -> None:

@@ -1,7 +1,8 @@
 """jetson_clocks of a simulated board, at ROOT/usr/bin/jetson_clocks: pins GPU and CPUs at what the active mode allows.
 
-`--show` in the form of NVIDIA's script; `--store` and `--restore` keep the minimum clocks (ROOT/root/
-.jetsonclocks_conf.txt). The fan is left alone. Nothing of it outlives an `nvpmodel`, as on a board.
+`--show` in the form of NVIDIA's script; `--store [FILE]` and `--restore [FILE]` keep the minimum clocks (ROOT/root/
+.jetsonclocks_conf.txt). The memory's clock is held at its cap, which it never leaves here. The fan is left alone.
+Nothing of it outlives an `nvpmodel`, as on a board.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(sys.argv[0]).resolve().parents[2]
 CPU = ROOT / "sys/devices/system/cpu"
+EMC = ROOT / "sys/kernel/debug/bpmp/debug/clk/emc"
 STORE = ROOT / "root/.jetsonclocks_conf.txt"
 
 
@@ -40,26 +42,31 @@ def show() -> None:
               f"MinFreq={clocks[0]} MaxFreq={clocks[1]} CurrentFreq={clocks[2]} IdleStates: WFI=1 c7=1 ")
     print("GPU " + " ".join(f"{name}Freq={read(gpu() / f'{key}_freq')}"
                             for name, key in (("Min", "min"), ("Max", "max"), ("Current", "cur"))))
+    print(f"EMC MinFreq={read(EMC / 'min_rate')} MaxFreq={read(EMC / 'max_rate')} CurrentFreq={read(EMC / 'rate')} "
+          f"FreqOverride={read(EMC / 'mrq_rate_locked')}")
 
 
 def main(arguments: list[str]) -> int:
+    store = Path(arguments[1]) if len(arguments) == 2 else STORE
     if arguments == ["--show"]:
         show()
-    elif arguments == ["--store"]:
-        STORE.parent.mkdir(parents=True, exist_ok=True)
-        STORE.write_text("".join(f"{path.relative_to(ROOT)}:{read(path)}\n" for path in minimums()))
-    elif arguments == ["--restore"]:
-        if not STORE.exists():
-            print(f"Error: {STORE} does not exist; use --store before", file=sys.stderr)
+    elif arguments[:1] == ["--store"] and len(arguments) <= 2:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        kept = [*minimums(), EMC / "mrq_rate_locked"]
+        store.write_text("".join(f"{path.relative_to(ROOT)}:{read(path)}\n" for path in kept))
+    elif arguments[:1] == ["--restore"] and len(arguments) <= 2:
+        if not store.exists():
+            print(f"Error: {store} does not exist; use --store before", file=sys.stderr)
             return 1
-        for line in STORE.read_text().splitlines():
+        for line in store.read_text().splitlines():
             path, _, value = line.rpartition(":")
             (ROOT / path).write_text(f"{value}\n")
     elif not arguments:
         for low, high in minimums().items():
             low.write_text(f"{read(high)}\n")
+        (EMC / "mrq_rate_locked").write_text("1\n")
     else:
-        print("usage: jetson_clocks [--show|--store|--restore]", file=sys.stderr)
+        print("usage: jetson_clocks [--show|--store [FILE]|--restore [FILE]]", file=sys.stderr)
         return 1
     return 0
 

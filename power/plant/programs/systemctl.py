@@ -1,4 +1,4 @@
-"""systemctl of a simulated board, at ROOT/usr/bin/systemctl: stops and starts nvfancontrol and nvpmodel, nothing else.
+"""systemctl of a simulated board, at ROOT/usr/bin/systemctl: stops, starts and tells of nvfancontrol and nvpmodel.
 
 A start of nvpmodel.service is what enters the mode of the status file again, at boot and behind somebody's back.
 """
@@ -10,13 +10,22 @@ import sys
 from pathlib import Path
 
 ROOT = Path(sys.argv[0]).resolve().parents[2]
+STOPPED = ROOT / ".nvfancontrol-stopped"
+VERBS = ("start", "stop", "restart", "status")
 COMMANDS = {"nvfancontrol.service": ["nvfancontrol"], "nvpmodel.service": ["nvpmodel", "-f", "/etc/nvpmodel.conf"]}
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 2 or arguments[0] not in ("start", "stop", "restart") or arguments[1] not in COMMANDS:
+    if len(arguments) != 2 or arguments[0] not in VERBS or arguments[1] not in COMMANDS:
         print(f"systemctl of a simulated board: {arguments} is not known", file=sys.stderr)
         return 5
+    if arguments[0] == "status":
+        # nvpmodel.service is a oneshot without RemainAfterExit=; nvfancontrol runs until somebody stops it
+        active = arguments[1] == "nvfancontrol.service" and not STOPPED.exists()
+        print(f"{arguments[1]}, simulated\n     Active: {'active (running)' if active else 'inactive (dead)'}")
+        return 0 if active else 3
+    if arguments[1] == "nvfancontrol.service":
+        STOPPED.touch() if arguments[0] == "stop" else STOPPED.unlink(missing_ok=True)
     if arguments[0] == "stop":
         return 0
     program, *more = COMMANDS[arguments[1]]

@@ -1,0 +1,153 @@
+"""jtop's real, unmodified service over a simulated board, and a client of it: two processes in namespaces of their own.
+
+Used by conftest.py. jetson-stats is AGPL-3.0: nothing of orind and no test imports it; it lies in a folder of its own
+(.jtop, made once) and runs with the interpreter below the tests' virtual environment. Invariant: neither process
+outlives the test run (PDEATHSIG; the service is PID 1 of its namespace and takes the client along).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+VERSION = "7.2.2"
+FOLDER = HERE.parents[1] / ".jtop" / f"{VERSION}-{sys.version_info[0]}.{sys.version_info[1]}"
+NAMESPACES = ("--mount", "--pid", "--net")
+TOOLS = ("unshare", "setpriv", "nsenter", "mount", "chroot")
+INTERVAL_S = 0.3
+START_S = 60.0
+SAMPLE_S = 60.0
+POLL_S = 0.02
+
+
+class JtopError(Exception):
+    """The service or its client ended or stayed silent; the text holds what was said."""
+
+
+def why_not() -> str:
+    """What keeps this host from showing a board to jtop, or ''."""
+    if os.geteuid() != 0:
+        return "only root may make the namespaces that show jtop a board"
+    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
+        return f"no {', '.join(missing)} here"
+    script = ('mount -t tmpfs tmpfs "$1" && mkdir "$1/u" "$1/w" "$1/r" && '
+              'mount -t overlay overlay -o "lowerdir=/,upperdir=$1/u,workdir=$1/w" "$1/r"')
+    with tempfile.TemporaryDirectory() as folder:
+        tried = subprocess.run(["unshare", *NAMESPACES, "--fork", "sh", "-c", script, "sh", folder],
+                               capture_output=True, text=True, check=False)
+    return f"namespaces with an overlay are refused: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+def install() -> Path:
+    """The folder with jetson-stats and what it needs, made where it is missing."""
+    if not FOLDER.exists():
+        FOLDER.parent.mkdir(exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=FOLDER.parent, prefix="new-"))
+        command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile",
+                   "--root-user-action", "ignore", "--target", str(fresh), f"jetson-stats=={VERSION}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            shutil.rmtree(fresh)
+            raise JtopError(f"pip could not install jetson-stats {VERSION}: {done.stderr[-2000:]}")
+        with contextlib.suppress(OSError):  # another run was faster
+            fresh.rename(FOLDER)
+        shutil.rmtree(fresh, ignore_errors=True)
+    return FOLDER
+
+
+class Jtop:
+    """`with Jtop(board) as jtop`: service and client run on entry. `sample()` is what it shows from now on."""
+
+    def __init__(self, board: Path) -> None:
+        self._board = board
+        self._stack = contextlib.ExitStack()
+        self._rest = b""
+
+    def __enter__(self) -> Jtop:
+        with contextlib.ExitStack() as stack:
+            state = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="orind-jtop-")))
+            self._log = stack.enter_context(tempfile.TemporaryFile())
+            self._start(stack, state)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _start(self, stack: contextlib.ExitStack, state: Path) -> None:
+        python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+        path = f"{install()}:{HERE / 'machine'}"
+        needed = [sys.base_prefix, sys.prefix, str(FOLDER), str(HERE)]
+        arguments = ["unshare", *NAMESPACES, "--fork", "--kill-child=SIGKILL", "--propagation", "private", "bash",
+                     str(HERE / "namespace.sh"), str(state), str(self._board), python, path, *needed]
+        service = self._popen(stack, arguments, self._log)
+        end = time.monotonic() + START_S
+        pid = 0
+        while not pid or not Path(f"/proc/{pid}/root/run/jtop.sock").exists():
+            if service.poll() is not None or time.monotonic() > end:
+                raise JtopError(f"jtop's service did not start: {self._said()}")
+            time.sleep(POLL_S)
+            pid = pid or _service_below(service.pid)
+        inside = ["nsenter", "-t", str(pid), "-m", "-p", "-n", "-r", "env", "-i", "-C", "/"]
+        variables = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", f"PYTHONPATH={path}", "PYTHONDONTWRITEBYTECODE=1"]
+        client = [python, str(HERE / "client.py"), str(INTERVAL_S)]
+        self._client = self._popen(stack, [*inside, *variables, *client], subprocess.PIPE)
+
+    def _popen(self, stack: contextlib.ExitStack, arguments: list[str], output: Any) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *arguments], stdin=subprocess.DEVNULL,
+                                   stdout=output, stderr=self._log)
+        stack.callback(_end, process)
+        return process
+
+    def sample(self) -> dict[str, Any]:
+        """The first sample that the service began to collect after this call (it reads the uptime first)."""
+        asked_s = float(Path("/proc/uptime").read_text().split()[0])
+        end = time.monotonic() + SAMPLE_S
+        while True:
+            shown: dict[str, Any] = json.loads(self._line(end))
+            if shown["uptime"] > asked_s:
+                return shown
+
+    def _line(self, end: float) -> bytes:
+        assert self._client.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._client.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._rest:
+                if not selector.select(end - time.monotonic()):
+                    raise JtopError(f"no sample within {SAMPLE_S:g} s: {self._said()}")
+                data = os.read(self._client.stdout.fileno(), 1 << 16)
+                if not data:
+                    raise JtopError(f"jtop's client ended: {self._said()}")
+                self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def _said(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")[-4000:]
+
+
+def _service_below(pid: int) -> int:
+    """The service, only child of `unshare`; 0 while the script that makes its root is still at work."""
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            if b"jtop" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                return int(child)
+    return 0
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
