@@ -6,6 +6,7 @@ Called once by main, after everything is allocated. A wish of the configuration 
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import os
 import resource
@@ -14,6 +15,7 @@ from .sections import Realtime
 
 MCL_CURRENT, MCL_FUTURE = 1, 2
 COLLECT_IDLE_NS = 5_000_000_000
+CONFIGURED = "SC_NPROCESSORS_CONF"  # CPUs that exist, online or not
 
 
 class RealtimeError(Exception):
@@ -26,9 +28,11 @@ def apply(settings: Realtime) -> None:
         try:
             os.sched_setaffinity(0, settings.cpus)
         except (OSError, ValueError) as error:
-            raise RealtimeError(
-                f"realtime.cpus {settings.cpus}: {error}; online are {sorted(os.sched_getaffinity(0))}"
-            ) from None
+            offline = getattr(error, "errno", None) == errno.EINVAL and max(settings.cpus) < os.sysconf(CONFIGURED)
+            if not offline:  # else the nursery puts main there as soon as one is online, and health says so until then
+                raise RealtimeError(
+                    f"realtime.cpus {settings.cpus}: {error}; online are {sorted(os.sched_getaffinity(0))}"
+                ) from None
     if settings.fifo_priority:
         try:
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(settings.fifo_priority))

@@ -140,6 +140,18 @@ def test_faults_are_said_once_when_they_come_and_when_they_go(link: Link, caplog
     assert said == [("ERROR", "power: zone tj: lost"), ("WARNING", "power: sensors and clock caps are well again")]
 
 
+def test_what_others_changed_is_said_when_the_steward_says_it(link: Link, caplog: pytest.LogCaptureFixture) -> None:
+    link.link.configure(SECTION, "/plant")
+    link.turn()
+    note = "the power mode was changed from MAXN to MODE_50W; its caps hold from now on"
+    with link.steward() as sock:
+        for notes in ([], [note], []):
+            sock.send(json.dumps({"report": {"board_w": 21.0, "faults": [], "notes": notes}}).encode())
+        link.turn()
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [f"power: {note}"]
+    assert link.processes.board_root == "/plant", "where the nursery looks which CPUs are online"
+
+
 def test_a_stewards_error_is_in_the_report(link: Link) -> None:
     link.link.configure(SECTION, "/plant")
     link.turn()

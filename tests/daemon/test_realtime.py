@@ -34,6 +34,20 @@ def test_a_cpu_that_is_not_there_is_refused() -> None:
         realtime.apply(Realtime(cpus=[4000]))
 
 
+def test_cpus_that_a_power_mode_took_offline_are_no_reason_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(number: int) -> None:
+        def refuse(*_: Any) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "sched_setaffinity", refuse)
+
+    fail(errno.EINVAL)  # as the kernel says it where none of them is online
+    realtime.apply(Realtime(cpus=[0]))
+    fail(errno.EPERM)
+    with pytest.raises(RealtimeError, match=r"realtime.cpus \[0\]: .*not permitted"):
+        realtime.apply(Realtime(cpus=[0]))
+
+
 def test_a_priority_is_set_or_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int, int]] = []
     monkeypatch.setattr(os, "sched_setscheduler", lambda pid, kind, p: asked.append((pid, kind, p.sched_priority)))
