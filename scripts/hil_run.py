@@ -276,16 +276,23 @@ class Runner:
         self._write_policy()
         _must(service.reload(RELOAD_S))
 
+    def _ask_budget_w(self, service: Service, value: float | str) -> None:
+        _orind_power(service, "budget", f"{value}", *(() if value == "off" else ("--for", "1h")))
+
     def _mode(self, service: Service, name: str) -> None:
-        done = service.orind("power", "mode", name, "--root", str(self._board.root), "--run-dir", str(service.run_dir))
-        if done.returncode:
-            raise ServiceError(done.stderr.strip() or f"orind power mode ended with {done.returncode}")
+        _orind_power(service, "mode", name, "--root", str(self._board.root))
 
     def _mode_behind(self, _: Service, name: str) -> None:
         self._board.enter_mode_behind(name)
 
     def _sensors(self, _: Service, faults: dict[str, int | str]) -> None:
         self._board.break_sensors(faults)
+
+
+def _orind_power(service: Service, action: str, *arguments: str) -> None:
+    done = service.orind("power", action, *arguments, "--run-dir", str(service.run_dir))
+    if done.returncode:
+        raise ServiceError(done.stderr.strip() or done.stdout.strip() or f"orind power {action}: {done.returncode}")
 
 
 def _must(reply: dict[str, Any]) -> None:

@@ -88,7 +88,16 @@ def _sensor_fault(given: object) -> int | str:
     return given  # type: ignore[return-value]
 
 
+def _asked(given: object) -> float | str:
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    # YAML reads a bare `off` as false
+    if given not in ("off", False) and not (number and 0 < given <= 200):  # type: ignore[operator]
+        raise ValueError(f"should be W (0 to 200) or off, got {given!r}")
+    return "off" if given is False else given  # type: ignore[return-value]
+
+
 Load = Annotated[float | str, PlainValidator(_load)]
+Asked = Annotated[float | str, PlainValidator(_asked)]
 SensorFault = Annotated[int | str, PlainValidator(_sensor_fault)]
 
 
@@ -101,6 +110,7 @@ class Step(Section):
     kill: Literal["active", "standby"] | None = None
     reload: Literal[True] | None = None
     budget_w: float | None = Field(default=None, gt=0, le=200)
+    ask_budget_w: Asked | None = None
     mode: str | None = None
     mode_behind: str | None = None
     sensors: dict[str, SensorFault] | None = None
@@ -209,11 +219,13 @@ def _not_on_board(scenario: Scenario, facts: BoardFacts, policy: LinedYaml) -> I
         for name in step.sensors or {}:
             if name not in sensors:
                 yield f"{where}.sensors.{name}: {facts.title} has no such sensor (known: {', '.join(sorted(sensors))})"
-        if step.budget_w is not None:
+        for key in ("budget_w", "ask_budget_w"):
+            if not isinstance(budget_w := getattr(step, key), int | float):
+                continue
             try:
-                Policy.from_dict({**policy.value, "budget_w": step.budget_w}).check_against(facts)
+                Policy.from_dict({**policy.value, "budget_w": budget_w}).check_against(facts)
             except SettingsError as error:
-                yield from (f"{where}.{p}" for p in error.problems)
+                yield from (f"{where}.{key}: {p.text}" for p in error.problems)
 
 
 def _steps_that_cannot_be(scenario: Scenario) -> Iterator[str]:

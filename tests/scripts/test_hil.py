@@ -108,6 +108,8 @@ def test_everything_that_a_scenario_may_say_is_documented() -> None:
         ("mode_behind: 25W", "sensors: {tj: hot}", 8, "should be missing, stuck, or the whole number"),
         ("mode_behind: 25W", "sensors: {tk: stuck}", 8, "steps.0.sensors.tk: Jetson Orin NX 16 GB has no such sensor"),
         ("mode_behind: 25W", "budget_w: 2", 8, "steps.0.budget_w: 2 W is not above the idle power"),
+        ("mode_behind: 25W", "ask_budget_w: 90", 8, "steps.0.ask_budget_w: 90 W is above what Jetson Orin NX"),
+        ("mode_behind: 25W", "ask_budget_w: true", 8, "steps.0.ask_budget_w: should be W (0 to 200) or off, got True"),
         ("late, mode_behind: 25W}", "late, reload: true}\n  - {at_s: 0.5, reload: true}", 9,
          "steps.1.at_s: 0.5 s is before the step above (1 s)"),
         ("late, mode_behind: 25W}", "late}\n  - {at_s: 2, phase: late}", 9, "steps.1.phase: 'late' began before"),
