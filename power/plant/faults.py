@@ -24,6 +24,14 @@ class Faults:
     _last: dict[str, int] = field(default_factory=dict)
     _past: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
 
+    def shown_of(self, values: dict[str, int], now_s: float) -> dict[str, int]:
+        """What the sensors show that would read these values now; those that answer nothing are left out."""
+        if not (self.missing or self.forced or self.stuck or self.slow_s or self._past):
+            self._last.update(values)
+            return values
+        shown = {name: self.shown(name, value, now_s) for name, value in values.items()}
+        return {name: value for name, value in shown.items() if value is not None}
+
     def shown(self, name: str, value: int, now_s: float) -> int | None:
         """What a sensor shows that would read `value` now; None where it answers nothing."""
         if name in self.missing:

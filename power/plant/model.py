@@ -110,6 +110,15 @@ class PlantModel:
         """How many CPU cores' worth of work there is while the GPU is busy for this share."""
         return self.constants.cores_idle + self.constants.cores_full * busy
 
+    def read_temperatures_mc(self) -> dict[str, int]:
+        """As `read_temperature_mc` of every zone and of "tj", in this order."""
+        base, gauss, sigma = self.ambient_c + self._sink_c, self._random.gauss, self.constants.temperature_noise_c
+        slow = self._slow
+        found = {zone: int(round((base + fast + slow[zone] + gauss(0.0, sigma)) * 32) * 1000 / 32)
+                 for zone, fast in self._fast.items()}
+        found["tj"] = int(round((base + self._hottest_c + gauss(0.0, sigma)) * 32) * 1000 / 32)
+        return found
+
     def _power(self, gpu_mhz: float, cpu_mhz: float, busy: float, gpu_c: float) -> dict[str, float]:
         c = self.constants
         if self.off:

@@ -75,18 +75,13 @@ class SimulatedBoard:
     # -- sensors
     def read(self) -> Readings:
         """As sensors.Sensors.read()."""
-        rails_mw: dict[str, int] = {}
-        zones_mc: dict[str, int] = {}
-        now_s = self.now_ns / 1e9
-        for label in self.model.constants.rails:
-            millivolts, milliamps = self.model.read_rail(label)
-            shown = self.faults.shown(label, millivolts * milliamps // 1000, now_s)
-            if shown is not None:
-                rails_mw[label] = shown
-        for name in (*self.model.constants.zones, "tj"):
-            shown = self.faults.shown(name, self.model.read_temperature_mc(name), now_s)
-            if shown is not None:
-                zones_mc[name] = shown
+        now_s, model = self.now_ns / 1e9, self.model
+        true_mw: dict[str, int] = {}
+        for label in model.constants.rails:
+            millivolts, milliamps = model.read_rail(label)
+            true_mw[label] = millivolts * milliamps // 1000
+        rails_mw = self.faults.shown_of(true_mw, now_s)
+        zones_mc = self.faults.shown_of(model.read_temperatures_mc(), now_s)
         whole = all(label in rails_mw for label in self._facts.total)
         return Readings(
             board_mw=sum(rails_mw[label] for label in self._facts.total) if whole else None,
