@@ -9,6 +9,7 @@ less power, never to more.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -252,5 +253,6 @@ def _stepper(policy: Policy) -> Dither | SteadyStep:
 
 def _round_up(table_mw: Sequence[float], budget_mw: float, slack_mw: float) -> float:
     """The budget, or what the next step above needs where that is within the slack."""
-    above = min((mw for mw in table_mw if mw > budget_mw), default=budget_mw)
+    place = bisect_right(table_mw, budget_mw)
+    above = table_mw[place] if place < len(table_mw) else budget_mw
     return above if above <= budget_mw + slack_mw else budget_mw

@@ -35,6 +35,9 @@ class _Zone:
 
     good_ns: int | None = None
     recent: deque[tuple[int, int]] = field(default_factory=deque)
+    # bounds of `recent`, as wide as they ever were until they look like a jump
+    low_mc: int = 1 << 30
+    high_mc: int = -(1 << 30)
     same_since_ns: int = 0
     low_mw: float = 0.0
     high_mw: float = 0.0
@@ -105,9 +108,12 @@ class SensorTrust:
             zone.low_mw = zone.high_mw = float(power or 0)
         else:
             zone.low_mw, zone.high_mw = min(zone.low_mw, power), max(zone.high_mw, power)
-        past = [old for _, old in zone.recent]
-        if max(past) - min(past) > _JUMP_MC:
-            return f"{name} jumped by {(max(past) - min(past)) / 1000:.0f} C within a second"
+        zone.low_mc, zone.high_mc = min(zone.low_mc, value), max(zone.high_mc, value)
+        if zone.high_mc - zone.low_mc > _JUMP_MC:
+            past = [old for _, old in zone.recent]
+            zone.low_mc, zone.high_mc = min(past), max(past)
+            if zone.high_mc - zone.low_mc > _JUMP_MC:
+                return f"{name} jumped by {(zone.high_mc - zone.low_mc) / 1000:.0f} C within a second"
         if now_ns - zone.same_since_ns >= _STUCK_NS and zone.high_mw - zone.low_mw > _STUCK_MOVED_MW:
             return f"{name} stuck at {value / 1000:.1f} C while power moved by {zone.high_mw - zone.low_mw:.0f} mW"
         return None
