@@ -20,7 +20,7 @@ SHORT = {"int8": "i8", "uint8": "u8", "float16": "f16", "float32": "f32"}
 
 
 def lines(path: Path, table: Mapping[str, Any], programs: Mapping[int, Program]) -> list[str]:
-    """Facts, warnings, graph passes, layers, and what the time model predicts."""
+    """Facts, warnings, graph passes, layers, and what the models predict of time and energy."""
     spec, report = table["spec"], table["report"]
     predicted = table.get("predicted") or report.get("predicted")
     shape = "x".join(map(str, table["input"]["shape"]))
@@ -41,6 +41,8 @@ def lines(path: Path, table: Mapping[str, Any], programs: Mapping[int, Program])
     text += ["", *_layers(layers), *_shares(report), *_kept(layers)]
     if predicted:
         text += prediction.lines(predicted)
+    if "predicted" in table:
+        text += prediction.energy_lines(table["predicted"])
     return [line for each in text for line in _wrapped(clean(each))]
 
 

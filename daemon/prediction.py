@@ -1,4 +1,5 @@
-"""`--board BOARD[:MODE]` of `orind build` and `orind inspect`: the board's facts, and predictions for a person to read.
+"""`--board BOARD[:MODE]` of `orind build` and `orind inspect`: the board's facts, and predictions of time
+and energy for a person to read.
 
 Reads configs/boards/*.yaml, the only table of board facts. Every line says that its times are a model's.
 """
@@ -12,7 +13,10 @@ from ..kernels.ir.program import Program
 from ..kernels.perf.device import Device, DeviceError, mode_names
 from ..kernels.perf.table import LABEL, predict
 from ..kernels.yaml_lines import LinedYaml, YamlProblem
+from ..power.board import BoardFacts
+from ..power.errors import SettingsError
 from . import config_file
+from .predicted_energy import by_clock, clocks_hz
 
 DEFAULT = "agx-orin:MAXN"
 """What the report's pass table and page predict for where no board is named; they say so."""
@@ -24,6 +28,11 @@ def devices(spec: str) -> list[Device]:
 
     Raises DeviceError for an unknown board or mode and for facts that are not whole.
     """
+    return _read(spec)[0]
+
+
+def _read(spec: str) -> tuple[list[Device], dict[str, Any]]:
+    """The devices, and the board's file."""
     name, colon, mode = spec.partition(":")
     path = config_file.BOARDS / f"{name}.yaml"
     known = sorted(p.stem for p in config_file.BOARDS.glob("*.yaml"))
@@ -36,12 +45,26 @@ def devices(spec: str) -> list[Device]:
     except YamlProblem as error:
         raise DeviceError([str(error)]) from None
     modes = (mode,) if colon else mode_names(board)
-    return [Device.from_dict(board, each) for each in modes or ("",)]
+    return [Device.from_dict(board, each) for each in modes or ("",)], board
 
 
 def predictions(programs: Mapping[int, Program], spec: str) -> list[dict[str, Any]]:
-    """One for each device of `spec` and each batch size."""
-    return [predict(programs[batch], device) for device in devices(spec) for batch in sorted(programs)]
+    """One for each device of `spec` and each batch size: times as in a plan's report, and `energy` at the mode's clock,
+    or at every clock below it as well where `spec` names a mode. Raises DeviceError."""
+    found, board = _read(spec)
+    try:
+        facts = BoardFacts.from_dict(board)
+    except SettingsError as error:
+        raise DeviceError([f"{error.what}: {problem}" for problem in error.problems]) from None
+    tables = []
+    for device in found:
+        clocks = clocks_hz(device) if len(found) == 1 else [device.gpu_hz]
+        for _, program in sorted(programs.items()):
+            rows = by_clock(program, device, board, facts, clocks)
+            energy = {"what": LABEL, "idle_w": facts.model.idle_mw / 1000, "tj_c": facts.model.leak_reference_c,
+                      "clocks": rows}
+            tables.append({**predict(program, device), "energy": energy})
+    return tables
 
 
 def lines(found: list[dict[str, Any]]) -> list[str]:
@@ -59,6 +82,23 @@ def lines(found: list[dict[str, Any]]) -> list[str]:
                     f"{table['batch']:5} {table['us'] / 1e3:8.3f} {band:>17} {streams:>8}")
     if len({table["mode"] for table in found}) == 1:
         text += _by_layer(found[0])
+    return text
+
+
+def energy_lines(found: list[dict[str, Any]]) -> list[str]:
+    """What `predictions` says of energy, at each clock where there is one mode only."""
+    energy = found[0]["energy"]
+    text = ["", f"energy: {LABEL}. W: the board's under stress, one batch after the other, at "
+            f"{energy['tj_c']:g} C; idle {energy['idle_w']:g} W.",
+            f"{'board and mode':30} {'MHz':>7} {'batch':>5} {'ms':>8} {'W':>6} {'mJ/inference':>12} {'above idle':>10} "
+            f"{'GB/s':>6}"]
+    for table in found:
+        rows = table["energy"]["clocks"]
+        least = min(rows, key=lambda row: row["joules"]) if len(rows) > 1 else None
+        text += [f"{table['board'] + ':' + table['mode']:30} {row['gpu_mhz']:7.1f} {table['batch']:5} "
+                 f"{row['us'] / 1e3:8.3f} {row['board_w']:6.1f} {row['joules'] * 1e3:12.3f} "
+                 f"{row['joules_above_idle'] * 1e3:10.3f} {row['gb_per_s']:6.1f}{'  least' if row is least else ''}"
+                 for row in rows]
     return text
 
 
