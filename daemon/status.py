@@ -162,6 +162,8 @@ def health(daemon: Reported, queued: int, now_ns: int) -> tuple[bool, list[str]]
     poor += [*generation.memory.problems(), *daemon.leaks.problems(), *daemon.nursery.misplaced]
     others = (daemon.decoders.problem, daemon.descriptors.problem, daemon.pipeline.relief.problem)
     poor += [problem for problem in others if problem]
+    if daemon.power.report.get("short"):
+        poor.append(f"power: {daemon.power.report['short']}")
     if daemon.power.report.get("faults"):
         poor += [f"power: {fault}" for fault in daemon.power.report["faults"]]
     return True, poor

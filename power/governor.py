@@ -80,6 +80,7 @@ class Governor:
         self._clocks_hz: tuple[int, ...] = ()
         self._last_ns: int | None = None
         self._last_tj_c = policy.tj_warn_mc / 1000
+        self._heat = ""  # what is hottest, in words
         # below the cap at the last look: the kernel's own clock governor (idle, light load) or heat
         self._below_hz: int | None = None
         self._hot_since_ns: int | None = None
@@ -124,7 +125,7 @@ class Governor:
         if rail_mw < target:
             target, why = rail_mw, rail_why
         if thermal < min(ceiling, target):
-            target, why = thermal, f"temperature ({tj_c:.1f} C) allows {thermal / 1000:.1f} W"
+            target, why = thermal, f"{self._heat} allows {thermal / 1000:.1f} W"
         short = floor.short_of(table, target, setting.budget_mw, why)
         if not short:
             target = max(target, table[floor.index])
@@ -135,7 +136,7 @@ class Governor:
         mode = self._mode_wanted(setting.budget_mw, needed_mw, cpu[0], permitted)
         if braking:
             index = self._stepper.force(0, now_ns)
-            why = hot or f"{tj_c:.1f} C has reached the limit; lowest clock until {self._thermal.set_point_c:.1f} C"
+            why = hot or f"{self._heat} has reached the limit; lowest clock until the set point is regained"
             limits = self._limits("hot", f"hot: {why}", now_ns, lowest=True, degrade=self._hot_for_long(now_ns))
             reason = limits.reason
         else:
@@ -209,10 +210,14 @@ class Governor:
         """The junction or any zone above it, a zone with a limit of its own as if that were the junction's; the last
         known while nothing is readable (trust decides what follows)."""
         known = [*seen.zones_mc.values(), *([] if seen.tj_mc is None else [seen.tj_mc])]
-        known += [seen.zones_mc[name] + limit_mc - own for name, own in self._policy.zone_limits_mc.items()
-                  if name in seen.zones_mc]
+        own = {name: seen.zones_mc[name] + limit_mc - own_mc for name, own_mc in self._policy.zone_limits_mc.items()
+               if name in seen.zones_mc}
         if known:
-            self._last_tj_c = max(known) / 1000
+            self._last_tj_c = max([*known, *own.values()]) / 1000
+            self._heat = f"temperature ({self._last_tj_c:.1f} C)"
+            if own and (name := max(own, key=own.__getitem__)) and own[name] > max(known):
+                self._heat = f"zone {name} ({seen.zones_mc[name] / 1000:.1f} C, limited to " \
+                             f"{self._policy.zone_limits_mc[name] / 1000:g})"
         return self._last_tj_c
 
     def _hot_for_long(self, now_ns: int) -> bool:

@@ -479,6 +479,12 @@ def test_health_says_which_helper_is_missing(house: House, monkeypatch: pytest.M
     }
 
 
+def test_health_says_what_cannot_be_had_together(house: House) -> None:
+    house.serve()
+    house.daemon.power.report = {**house.daemon.power.report, "short": "deadline floor of 650 MHz cannot be met"}
+    assert house.status()["health"] == {"ok": True, "reasons": ["power: deadline floor of 650 MHz cannot be met"]}
+
+
 def test_a_reload_that_needs_more_descriptors_than_there_are_is_refused(house: House) -> None:
     house.daemon.descriptors._limit = 100
     with pytest.raises(OSError, match="needs at least"):

@@ -43,6 +43,7 @@ def test_a_zone_is_held_at_its_own_limit(make_loop: Make) -> None:
     loop.run(300, _full)
     assert loop.board.model.temperature_c("soc2") <= 62.3
     assert max(loop.trace.tj_c) < 80 and "hot" not in {r.decision.limits.level for r in loop.trace.reports}
+    assert "zone soc2 (" in loop.trace.reports[-1].decision.reason and "limited to 62)" in loop.board.limits.reason
     free = make_loop(budget_w=50, ambient_c=40.0, seed=2)
     free.run(300, _full)
     assert free.board.model.temperature_c("soc2") > 63, "it did bind"
