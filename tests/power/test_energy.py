@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from closed_loop import facts_of, new_loop
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orind.power.energy import GAP_NS, LONGEST_NS, REST_NS, SILENT_NS, WAIT_NS, EnergyMeter, PowerSample
@@ -155,6 +155,7 @@ batches = st.lists(st.tuples(st.sampled_from(["net", "other", "gone"]),
                              st.integers(0, 500 * MS)), max_size=3)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(samples, batches), max_size=120), st.integers(0, 119))
 def test_energy_is_conserved_and_no_figure_falls(history: list[Any], reload_at: int) -> None:
     meter, now_ns, known_pj, known_ns, unknown_ns = EnergyMeter(), 5, 0, 0, 0
@@ -191,6 +192,7 @@ def test_energy_is_conserved_and_no_figure_falls(history: list[Any], reload_at: 
         assert told <= table["inference_joules"] * (1 + 1e-12) + 1e-12
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=30), st.integers(0, 10**6))
 def test_shares_are_exact_to_the_picojoule(busy: list[int], dynamic_mw: int) -> None:
     meter = EnergyMeter()
