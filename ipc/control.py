@@ -211,9 +211,9 @@ class ControlClient:
             # The refusal of one client too many comes with the end of file, before our request is read.
             data = self._last_words() or b""
             if not data:
-                raise ControlError(f"{self.path}: {error.strerror}: orind ended while it was asked") from None
+                raise ControlError(f"{self.path}: {error.strerror}: who serves it ended while it was asked") from None
         if not data:
-            raise ControlError(f"{self.path}: orind ended before it answered")
+            raise ControlError(f"{self.path}: who serves it ended before it answered")
         return _parse(data, REPLY_BYTES_MAX)
 
     def _last_words(self) -> bytes | None:

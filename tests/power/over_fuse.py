@@ -65,15 +65,14 @@ def scenario(plant: PlantBoard, mount: Path) -> dict[str, Any]:
         told["cv"] = error.errno
     os.close(zone)
     loop = Loop(plant, mount)
-    told["well"] = loop.seen(2, 0.0)
+    told["well"] = loop.seen(0.5, 0.0)
     (tree / ".gpu-gated").touch()
-    told["gated in idle"] = loop.seen(3, 0.0)
-    told["gated under load"] = loop.seen(1.5, 1.0)
-    (tree / ".gpu-gated").unlink()
-    told["back"] = loop.seen(7, 1.0)
+    told["gated in idle"] = loop.seen(1.0, 0.0)
     (tree / ".caps-refused").touch()
     loop.steward._caps.set_gpu_max = _other(loop)  # type: ignore[method-assign]
-    told["refused"] = loop.seen(0.2, 1.0)
+    told["refused"] = loop.seen(0.2, 0.0)
+    (tree / ".caps-refused").unlink()
+    told["gated under load"] = loop.seen(1.0, 1.0)
     mask = f"{plant.layout.gpu}/tpc_pg_mask"
     sysfs.write_int(mask, 0)
     for name, path, value in (("mask", mask, 248), ("cap", plant.layout.max_freq, -5)):
