@@ -7,10 +7,10 @@ exponential steps: exact for inputs that are constant within a step, for any ste
 from __future__ import annotations
 
 import math
-import random
 
 from .constants import PlantConstants
 from .fan import Fan
+from .noise import Noise
 from .register import RegisterWindow
 
 PARTS = ("gpu", "cpu", "soc", "system")
@@ -29,7 +29,7 @@ class PlantModel:
         self.emc_busy = 0.0  # share of what the memory can carry at its clock
         self.powered_tpcs = c.powered_tpcs
         self.off = False
-        self._random = random.Random(seed)
+        self._noise = Noise(seed)
         window_ns = c.window_ms * 1_000_000
         self._window = RegisterWindow(window_ns)
         self._decays: dict[float, tuple[float, float, list[tuple[str, float, float, float, float]]]] = {}
@@ -38,7 +38,7 @@ class PlantModel:
         self._window.add(window_ns, self.rails_w)
         self._register_w = dict(self.rails_w)
         self._shown: dict[str, tuple[int, int]] = {}  # what the registers say, by rail
-        self._register_age_s = self._random.uniform(0.0, c.window_ms / 1000)
+        self._register_age_s = c.window_ms / 1000 * self._noise.uniform()
         # begin where idle has settled
         self.fan = Fan(c.fan[fan_profile], fan_works)
         self._sink_c = self._sink_r() * self.board_w
@@ -72,9 +72,8 @@ class PlantModel:
         rails = self._power(gpu_mhz, cpu_mhz or c.cpu_top_mhz, busy, self.temperature_c("gpu"))
         self.rails_w = rails
         scale, sink_keeps, zones = self._shares_of(dt_s)
-        gauss = self._random.gauss
-        for part, sigma in zip(PARTS, c.rail_noise, strict=True):
-            rails[part] *= 1.0 + sigma * scale * gauss(0.0, 1.0)
+        for part, sigma, noise in zip(PARTS, c.rail_noise, self._noise.many(len(PARTS)), strict=True):
+            rails[part] *= 1.0 + sigma * scale * noise
         board = self.board_w = rails["gpu"] + rails["cpu"] + rails["soc"] + rails["system"]
         self._window.add(round(dt_s * 1e9), rails)
         self._step_registers(dt_s)
@@ -103,7 +102,7 @@ class PlantModel:
 
     def read_temperature_mc(self, zone: str) -> int:
         """Milli-degrees C in 1/32 C steps with noise. "tj": the hottest of the readings' true values."""
-        noisy = self.temperature_c(zone) + self._random.gauss(0.0, self.constants.temperature_noise_c)
+        noisy = self.temperature_c(zone) + self._noise.one() * self.constants.temperature_noise_c
         return int(round(noisy * 32) * 1000 / 32)
 
     def busy_cores(self, busy: float) -> float:
@@ -112,12 +111,11 @@ class PlantModel:
 
     def read_temperatures_mc(self) -> dict[str, int]:
         """As `read_temperature_mc` of every zone and of "tj", in this order."""
-        base, gauss, sigma = self.ambient_c + self._sink_c, self._random.gauss, self.constants.temperature_noise_c
-        slow = self._slow
-        found = {zone: int(round((base + fast + slow[zone] + gauss(0.0, sigma)) * 32) * 1000 / 32)
-                 for zone, fast in self._fast.items()}
-        found["tj"] = int(round((base + self._hottest_c + gauss(0.0, sigma)) * 32) * 1000 / 32)
-        return found
+        base, sigma, slow = self.ambient_c + self._sink_c, self.constants.temperature_noise_c, self._slow
+        true = {zone: base + fast + slow[zone] for zone, fast in self._fast.items()}
+        true["tj"] = base + self._hottest_c
+        return {zone: int(round((value + noise * sigma) * 32) * 1000 / 32)
+                for (zone, value), noise in zip(true.items(), self._noise.many(len(true)), strict=True)}
 
     def _power(self, gpu_mhz: float, cpu_mhz: float, busy: float, gpu_c: float) -> dict[str, float]:
         c = self.constants

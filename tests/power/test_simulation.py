@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from closed_loop import facts_of
@@ -17,6 +18,7 @@ from orind.power.plant.constants import PlantConstants
 from orind.power.plant.fault_file import FaultState, fault_schedule
 from orind.power.plant.model import PlantModel
 from orind.power.plant.modules import AGX_ORIN, MODULES
+from orind.power.plant.noise import Noise
 from orind.power.plant.register import RegisterWindow
 from orind.power.plant.simulated import SimulatedBoard, simulated_board
 from orind.power.policy import Policy
@@ -126,6 +128,14 @@ def test_a_plain_object_holds_from_the_start() -> None:
 
 
 # -- the plant's physics are what they were
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(1, 7), max_size=12))
+def test_noise_is_what_the_library_gives_however_it_is_asked_for(seed: int, counts: list[int]) -> None:
+    library, noise = Random(seed), Noise(seed)
+    for count in counts:
+        found = noise.many(count) if count > 1 else [noise.one()]
+        assert found == [library.gauss(0.0, 1.0) for _ in range(count)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.floats(0, 50), st.floats(0, 50)), min_size=1, max_size=40))
