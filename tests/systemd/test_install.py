@@ -89,7 +89,7 @@ def test_systemd_knows_every_setting(root: Path) -> None:
 def test_again_changes_nothing_and_keeps_the_configuration(root: Path) -> None:
     config = root / "etc/orind/orind.yaml"
     assert config.read_text() == (HOUSE / "configs" / "orind.yaml").read_text()
-    policies = {p.name for p in (HOUSE / "configs" / "power").iterdir()}
+    policies = {p.name for p in (HOUSE / "configs" / "power").glob("*.yaml")}
     assert {p.name for p in (root / "etc/orind/power").iterdir()} == policies
     config.write_text("# the operator's own\n")
     before = _files(root)
