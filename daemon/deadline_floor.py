@@ -15,15 +15,15 @@ from .batcher import WAKE_NS, ServiceTimes
 from .engine_handle import PlanView
 
 
-class DeadlineFloor(NamedTuple):
-    """Which model needs which clock."""
+class Needed(NamedTuple):
+    """What a model needs: a clock in Hz, or cycles for a frame."""
 
-    hz: int
+    value: int
     model: str
 
 
 def floor_of(deadlines_ns: Mapping[str, int], plans: Mapping[str, PlanView], times: ServiceTimes, clock_hz: int,
-             now_ns: int) -> DeadlineFloor | None:
+             now_ns: int) -> Needed | None:
     """The highest that a model needs. `deadlines_ns`: the tightest of each model's cameras, from capture."""
     if not clock_hz:
         return None
@@ -32,5 +32,15 @@ def floor_of(deadlines_ns: Mapping[str, int], plans: Mapping[str, PlanView], tim
         plan = plans.get(name)
         took_ns = 0 if plan is None else times.believed(plan.sha256, plan.sizes[0], clock_hz, now_ns)
         if took_ns:
-            needed.append(DeadlineFloor(int(clock_hz * took_ns / max(1, deadline_ns - WAKE_NS)), name))
+            needed.append(Needed(int(clock_hz * took_ns / max(1, deadline_ns - WAKE_NS)), name))
     return max(needed, default=None)
+
+
+def frame_cycles(plans: Mapping[str, PlanView], times: ServiceTimes, clock_hz: int,
+                 now_ns: int) -> Needed | None:
+    """GPU cycles that a frame takes in the smallest batch, of the slowest model that was measured lately."""
+    took = [(times.believed(plan.sha256, plan.sizes[0], clock_hz, now_ns) / plan.sizes[0], name)
+            for name, plan in plans.items()]
+    took_ns, name = max(took, default=(0.0, ""))
+    cycles = int(took_ns * clock_hz / 1e9)
+    return Needed(cycles, name) if cycles else None

@@ -22,7 +22,7 @@ from ..power.energy import EnergyMeter, PowerSample
 from ..power.errors import PowerError
 from ..power.limits import Limits, in_force
 from ..power.policy import Policy
-from .deadline_floor import floor_of
+from .deadline_floor import floor_of, frame_cycles
 from .nursery_client import Child, NurseryClient
 from .pipeline import Pipeline
 from .poller import Watcher
@@ -131,9 +131,13 @@ class PowerLink:
             return
         self._floor_ns = now_ns + FLOOR_EVERY_NS
         serving = pipeline.serving
-        floor = floor_of(serving.intake.deadlines_ns(), serving.plans, pipeline.times, pipeline.clock_hz, now_ns)
-        if floor is not None:
-            self._tell({"asked": {"deadline": [floor.hz, now_ns + FLOOR_HOLDS_NS, f"model {floor.model}"]}})
+        plans, times, hz = serving.plans, pipeline.times, pipeline.clock_hz
+        found = {"deadline": floor_of(serving.intake.deadlines_ns(), plans, times, hz, now_ns),
+                 "frame": frame_cycles(plans, times, hz, now_ns)}
+        asked = {name: [needed.value, now_ns + FLOOR_HOLDS_NS, f"model {needed.model}"]
+                 for name, needed in found.items() if needed is not None}
+        if asked:
+            self._tell({"asked": asked})
 
     def tick(self, now_ns: int) -> None:
         """Start a steward where one is due, after the one before has ended, so that it cannot undo the new caps."""

@@ -23,7 +23,8 @@ CLOCK_SET_S = 1_600_000_000.0  # 2020-09-13
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What someone asked for from outside: until when (CLOCK_MONOTONIC) and who. mW, milli-degrees C or Hz."""
+    """What someone asked for or told: until when (CLOCK_MONOTONIC) it holds, and who. mW, milli-degrees C, Hz,
+    cycles."""
 
     value: int
     until_ns: int
@@ -33,12 +34,14 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class Outside:
     """What the governor is told from outside of the board. `wall_s`: s since 1970 UTC, None where nobody says.
-    `deadline`: the GPU clock below which the engine cannot meet the cameras' deadlines."""
+    `deadline`: the GPU clock below which the engine cannot meet the cameras' deadlines; `frame`: GPU cycles that one
+    frame takes, of the slowest model."""
 
     wall_s: float | None = None
     budget: Asked | None = None
     ambient: Asked | None = None
     deadline: Asked | None = None
+    frame: Asked | None = None
 
 
 NOTHING = Outside()
@@ -112,6 +115,5 @@ def _scheduled(policy: Policy, outside: Outside) -> Setting | None:
     if window.budget_mw is not None:
         return _own(policy, window.budget_mw, f"schedule, {window.name}")
     quiet = policy.quiet
-    if quiet is None:  # refused by Policy.from_dict
-        return None
+    assert quiet is not None  # or Policy.from_dict refuses the window
     return Setting(quiet.budget_mw, quiet.tj_warn_mc, quiet.tj_limit_mc, f"quiet, {window.name}", quiet.fan_profile)

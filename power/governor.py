@@ -23,6 +23,7 @@ from .limits import Limits
 from .lower_mode import mode_that_holds
 from .observer import Observer
 from .overrun import Overrun
+from .pacing import Pacing
 from .policy import Policy
 from .rail_limits import RailLimits
 from .sensors import Readings
@@ -77,6 +78,7 @@ class Governor:
         self._overrun = Overrun()
         self._ladder = Ladder()
         self._cpu = CpuClock()
+        self._pacing = Pacing()
         self._clocks_hz: tuple[int, ...] = ()
         self._last_ns: int | None = None
         self._last_tj_c = policy.tj_warn_mc / 1000
@@ -116,7 +118,10 @@ class Governor:
         hot = self._learn(seen, busy, cap_hz, lasted_ns, tj_c, permitted, now_ns)
         self._overrun.watch(seen.board_mw, setting.budget_mw, self._policy.tolerance_mw, now_ns)
         floor = floor_of(self._policy, self._clocks_hz, outside, now_ns)
-        cpu, table, least_mw = self._climb(setting.budget_mw, floor, tj_c, permitted, now_ns)
+        self._pacing.look(self._overrun.over, now_ns)
+        # where the time of a frame is known, frames can be paced at the lowest wanted clock; else clocks go below first
+        least = floor.index if self._pacing.known(outside.frame, now_ns) else 0
+        cpu, table, least_mw = self._climb(setting.budget_mw, floor, least, tj_c, permitted, now_ns)
         ceiling = min(float(setting.budget_mw), table[-1])
         thermal = self._thermal.budget_mw(tj_c, seen.board_mw, lasted_ns, table[0], ceiling)
         budget = _round_up(table, float(setting.budget_mw), _ROUND_SHARE * self._policy.tolerance_mw)
@@ -127,8 +132,11 @@ class Governor:
         if thermal < min(ceiling, target):
             target, why = thermal, f"{self._heat} allows {thermal / 1000:.1f} W"
         short = floor.short_of(table, target, setting.budget_mw, why)
-        if not short:
+        paced = self._ladder.rung >= Rung.PACING and not self._overrun.over
+        if not short or (paced and least and not why):
             target = max(target, table[floor.index])
+        pace_hz = self._pacing.rate_hz(outside.frame if paced else None, self._clocks_hz[least], self._observer.idle_mw,
+                                       table[least], setting.budget_mw, self._policy.lowest_pace_hz, now_ns)
         braking = hot is not None or self._thermal.braking
         self._hot_since_ns = (self._hot_since_ns or now_ns) if braking else None
         # a load that no model knows is in the reading only
@@ -137,12 +145,12 @@ class Governor:
         if braking:
             index = self._stepper.force(0, now_ns)
             why = hot or f"{self._heat} has reached the limit; lowest clock until the set point is regained"
-            limits = self._limits("hot", f"hot: {why}", now_ns, lowest=True, degrade=self._hot_for_long(now_ns))
+            limits = self._limits("hot", f"hot: {why}", now_ns, self._policy.lowest_pace_hz, self._hot_for_long(now_ns))
             reason = limits.reason
         else:
             index = self._stepper.choose(table, target, 1.0 if busy is None else busy, now_ns)
             reason = self._explain(table, index, setting, why, short)
-            limits = self._limits_for(reason, seen.board_mw, setting, least_mw, mode, now_ns)
+            limits = self._limits_for(reason, seen.board_mw, setting, least_mw, mode, pace_hz, now_ns)
         gpu_hz = self._clocks_hz[index]
         return Decision(
             gpu_cap_hz=gpu_hz,
@@ -173,15 +181,16 @@ class Governor:
             self._rails.learn(seen.rails_mw, lasted_ns)
         return hot
 
-    def _climb(self, budget_mw: int, floor: Floor, tj_c: float, permitted: Permitted,
+    def _climb(self, budget_mw: int, floor: Floor, least: int, tj_c: float, permitted: Permitted,
                now_ns: int) -> tuple[tuple[int | None, float], list[float], float]:
-        """The CPUs' cap and share, full load by GPU clock with it, and full load at the lowest clocks of all."""
+        """The CPUs' cap and share, full load by GPU clock with it, and full load at the lowest clocks that may be taken
+        (`least`: of the GPU's)."""
         steps = self._cpu.shares(permitted, self._policy.cpu_min_khz)
         top = steps[-1][1] if steps else self._cpu.share_held(permitted)
         table = self._observer.full_load_mw(self._clocks_hz, tj_c, top)
         saves_mw = self._observer.cpu_mw(top - steps[0][1]) if steps else 0.0
         helps = saves_mw >= _CPU_HELPS_MW
-        least_mw = table[0] - (saves_mw if helps else 0.0)
+        least_mw = table[least] - (saves_mw if helps else 0.0)
         need = Need(budget_mw - table[floor.index], budget_mw - least_mw, helps, self._overrun.over,
                     self._overrun.now_over)
         rung = self._ladder.climb(need, now_ns)
@@ -224,22 +233,23 @@ class Governor:
         return self._hot_since_ns is not None and now_ns - self._hot_since_ns >= _HOT_DEGRADES_NS
 
     def _limits_for(self, reason: str, board_mw: int | None, setting: Setting, least_mw: float, mode: str | None,
-                    now_ns: int) -> Limits:
+                    pace_hz: float, now_ns: int) -> Limits:
         rung = self._ladder.rung
         if rung < Rung.PACING:
             return self._limits("warm" if self._thermal.warm else "free", reason, now_ns)
         if self._overrun.over:
             text = f"board power ({(board_mw or 0) / 1000:.1f} W) stayed over the budget although the clock is capped"
         else:
-            text = f"even the lowest clock needs {least_mw / 1000:.1f} W at full load, over the budget of " \
-                   f"{setting.budget_mw / 1000:g} W"
+            text = f"even the lowest clock that may be taken needs {least_mw / 1000:.1f} W at full load, over the " \
+                   f"budget of {setting.budget_mw / 1000:g} W"
         if rung >= Rung.MODE:
             text += f"; the live mode {mode} would hold it" if mode else "; no live mode is known to hold it"
-        return self._limits("over_budget", text, now_ns, lowest=True, degrade=rung is Rung.DEGRADATION)
+        return self._limits("over_budget", text, now_ns, pace_hz, degrade=rung is Rung.DEGRADATION)
 
-    def _limits(self, level: str, reason: str, now_ns: int, lowest: bool = False, degrade: bool = False) -> Limits:
+    def _limits(self, level: str, reason: str, now_ns: int, pace_hz: float | None = None,
+                degrade: bool = False) -> Limits:
         policy = self._policy
-        pace_hz, batch = (policy.lowest_pace_hz, 1) if lowest else (None, policy.batch_max)
+        batch = policy.batch_max if pace_hz is None else 1
         return Limits(now_ns + policy.limits_ttl_ns, batch, pace_hz, level, reason, degrade)
 
     def _explain(self, table: Sequence[float], index: int, setting: Setting, why: str, short: str) -> str:

@@ -102,3 +102,8 @@ class Observer:
     def cpu_mw(self, share: float) -> float:
         """What a share of the CPUs' part of full load is, as learned so far."""
         return self.gain * share * self._model.cpu_full_mw
+
+    @property
+    def idle_mw(self) -> float:
+        """Board power in idle, as learned so far."""
+        return self._model.idle_mw + self.bias_mw

@@ -14,7 +14,7 @@ from stand_ins import MS, S
 from test_power_link import SECTION, Link, told
 
 from orind.daemon.batcher import BELIEVED_NS, WAKE_NS, ServiceTimes
-from orind.daemon.deadline_floor import floor_of
+from orind.daemon.deadline_floor import floor_of, frame_cycles
 from orind.power.limits import Limits
 
 HZ = 600_000_000
@@ -33,9 +33,9 @@ def measured(**ms: float) -> ServiceTimes:
 
 def test_the_floor_is_the_clock_at_which_the_tightest_deadline_is_just_met() -> None:
     floor = floor_of(DEADLINES, PLANS, measured(fast=10, slow=30), HZ, 5 * S)
-    assert floor is not None and floor.model == "slow" and floor.hz == pytest.approx(HZ / 2, rel=0.01)
+    assert floor is not None and floor.model == "slow" and floor.value == pytest.approx(HZ / 2, rel=0.01)
     floor = floor_of(DEADLINES, PLANS, measured(fast=40, slow=30), HZ, 5 * S)
-    assert floor is not None and floor.model == "fast" and floor.hz == pytest.approx(HZ * 4 / 3, rel=0.01)
+    assert floor is not None and floor.model == "fast" and floor.value == pytest.approx(HZ * 4 / 3, rel=0.01)
 
 
 def test_what_was_not_measured_lately_makes_no_floor() -> None:
@@ -44,6 +44,14 @@ def test_what_was_not_measured_lately_makes_no_floor() -> None:
     assert floor_of(DEADLINES, PLANS, ServiceTimes(), HZ, 5 * S) is None
     assert floor_of(DEADLINES, PLANS, times, 0, 5 * S) is None, "no clock is known"
     assert floor_of({}, PLANS, times, HZ, 5 * S) is None, "every camera is best effort"
+
+
+def test_a_frame_takes_the_cycles_of_the_slowest_model_measured_lately() -> None:
+    times = measured(fast=10, slow=30)
+    found = frame_cycles(PLANS, times, HZ, 5 * S)
+    assert found is not None and found.model == "slow" and found.value == pytest.approx(HZ * 0.030, rel=0.01)
+    assert frame_cycles(PLANS, times, HZ, 5 * S + BELIEVED_NS + 1) is None
+    assert frame_cycles(PLANS, times, 0, 5 * S) is None and frame_cycles({}, times, HZ, 5 * S) is None
 
 
 # -- from the pipeline to the steward, and back ---------------------------------------------------------------------
@@ -70,7 +78,9 @@ def test_the_steward_is_told_once_a_second(link: Link) -> None:
             line.pipeline.times.learn(plan.sha256, plan.sizes[0], HZ, 20 * MS, link.now)
         for _ in range(5):
             link.link.restrain(line.pipeline, link.now)
-        deadline = told(steward)["asked"]["deadline"]
+        asked = told(steward)["asked"]
+        deadline, frame = asked["deadline"], asked["frame"]
+        assert frame[0] == pytest.approx(HZ * 0.020, rel=0.01) and frame[1:] == deadline[1:]
         tightest = line.pipeline.serving.intake.deadlines_ns()[name]
         assert deadline[0] == pytest.approx(HZ * 20 * MS / (tightest - WAKE_NS), rel=0.01)
         assert deadline[1:] == [link.now + 5 * S, f"model {name}"]

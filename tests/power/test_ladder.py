@@ -175,6 +175,45 @@ def test_heat_is_stronger_than_any_floor(make_loop: Make) -> None:
     assert "gpu_min_mhz of 1020 MHz cannot be met" in short
 
 
+class Paced:
+    """Frames of so many cycles as fast as the limits let them: what main does, at full load otherwise."""
+
+    def __init__(self, loop: Any, cycles: float) -> None:
+        self.loop, self.cycles = loop, cycles
+
+    def __call__(self, _: float) -> float:
+        limits = self.loop.board.limits
+        if limits is None or limits.pace_hz is None:
+            return 1.0
+        return min(limits.pace_hz * self.cycles / self.loop.board.cap_hz, 1.0)
+
+
+@pytest.mark.parametrize(("policy", "deadline_hz"), [({"budget_w": 12.5}, 0), ({"budget_w": 18}, 650_000_000)])
+def test_frames_are_paced_as_the_budget_allows_where_their_time_is_known(make_loop: Make, policy: dict[str, float],
+                                                                         deadline_hz: int) -> None:
+    loop = make_loop(seed=2, **policy)
+    cycles = 3_000_000
+    outside = Outside(frame=Asked(cycles, 10**18, "parts"),
+                      deadline=Asked(deadline_hz, 10**18, "parts") if deadline_hz else None)
+    loop.steward._look_outside = lambda: outside
+    loop.run(60, Paced(loop, cycles))
+    last, seconds = loop.trace.reports[-1].decision, loop.trace.seconds(10)
+    assert last.rung in (Rung.PACING, Rung.MODE) and last.limits.pace_hz > 10 * loop.policy.lowest_pace_hz
+    assert max(seconds) <= loop.policy.budget_mw / 1000 + 1.5
+    assert sum(seconds) / len(seconds) > loop.policy.budget_mw / 1000 - 1, "and not much less"
+    if deadline_hz:
+        assert last.gpu_cap_hz == 714_000_000 and last.short == "deadline floor of 650 MHz cannot be met within 18 W"
+
+
+def test_a_pace_that_is_not_kept_gives_the_floor_up_for_a_minute(make_loop: Make) -> None:
+    loop = make_loop(budget_w=18, seed=2)
+    outside = Outside(frame=Asked(3_000_000, 10**18, "parts"), deadline=Asked(650_000_000, 10**18, "parts"))
+    loop.steward._look_outside = lambda: outside
+    loop.run(40, _full)
+    assert loop.trace.step[-1] < loop.board.gpu_clocks_hz().index(714_000_000)
+    assert sum(loop.trace.power_w[-100:]) / 100 <= 18.5
+
+
 # -- steady ---------------------------------------------------------------------------------------------------------
 
 
