@@ -18,7 +18,7 @@ from ..kernels.plan.replacement import NotWritten, replacing
 from ..power.simulation import seconds
 from . import named_inputs, output_file, panels, simulate_report
 from .progress import Progress
-from .simulate_report import Told
+from .simulate_report import Told, clock
 from .simulate_setup import SAID, Refused, Setup, set_up
 
 HOURS_MAX = 48.0
@@ -106,6 +106,9 @@ def run(options: argparse.Namespace) -> int:
     for option, path in outputs:
         if path is not None and (unwritable := output_file.refused(f"{SAID} {option}", path, inputs)):
             return unwritable
+    if options.plot is not None and options.json == str(options.plot):
+        print(f"orind {SAID}: --plot and --json both name {options.plot}", file=sys.stderr)
+        return Exit.USAGE
     try:
         if options.plot is not None:
             panels.check_available()
@@ -128,7 +131,7 @@ def _simulate(setup: Setup) -> Told:
         for second in seconds(setup.loop, line, setup.length_s, setup.ambient_c, setup.faults):
             if (now := int(10 * second.at_s / setup.length_s)) > tenth:
                 tenth = now
-                progress.say(f"simulated {second.at_s / 3600:.1f} of {setup.length_s / 3600:g} hours")
+                progress.say(f"simulated {clock(second.at_s)} of {clock(setup.length_s)}")
             told.seconds.append(second)
             told.frames.append(line.counts.since(before))
             before = dataclasses.replace(line.counts)

@@ -134,7 +134,7 @@ def lines(told: Told) -> list[str]:
             "", *table(("", "value", "of"), _rows(about, summary(told)))]  # fmt: skip
     happened = list(events(told.seconds))
     text += [""] if happened else []
-    text += [f"{_clock(event['at_s']):>9}  {event['text']}" for event in happened[:8]]
+    text += [f"{clock(event['at_s']):>9}  {event['text']}" for event in happened[:8]]
     if len(happened) > 8:
         text.append(f"{'':9}  and {len(happened) - 8} more (--json)")
     seconds, frames = told.seconds, told.frames
@@ -147,7 +147,7 @@ def lines(told: Told) -> list[str]:
         if title == "expired" and not told.counts.expired:
             continue
         text += ["", *plot(title, unit, values, PLOT_WIDTH, PLOT_HEIGHT)]
-    length = _clock(told.seconds[-1].at_s + told.seconds[-1].lasted_s)
+    length = clock(told.seconds[-1].at_s + told.seconds[-1].lasted_s)
     return [*text, f"{'':8}0{length:>{PLOT_WIDTH}}"]
 
 
@@ -156,7 +156,7 @@ def _rows(about: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, str, 
     within = "-" if found["within_tolerance"] is None else f"{found['within_tolerance']:.2%}"
     share = {name: f"{frames[name] / frames['offered']:.2%}" if frames["offered"] else "-"
              for name in ("answered", "expired", "dropped", "waiting")}  # fmt: skip
-    clock, joules = found["clock_mhz_mean"], found["j_per_frame"]
+    mhz, joules = found["clock_mhz_mean"], found["j_per_frame"]
     off = found["off_at_s"]
     return [
         ("board power, mean", f"{found['board_w_mean']:.2f} W", f"budget {_range(found)} W"),
@@ -165,8 +165,8 @@ def _rows(about: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, str, 
         (f"seconds over budget + {near}", str(found["over_budget_s"]), f"{found['length_s']:.0f} s"),
         ("junction, highest", f"{found['tj_c_max']:.1f} C",
          f"limit {about['tj_limit_c']:g} C, throttle {about['throttle_c']:g} C"),
-        ("throttled by heat", f"{found['throttled_s']:.0f} s", "" if off is None else f"switched off at {_clock(off)}"),
-        ("GPU clock while busy, mean", "-" if clock is None else f"{clock:.0f} MHz",
+        ("throttled by heat", f"{found['throttled_s']:.0f} s", "" if off is None else f"switched off at {clock(off)}"),
+        ("GPU clock while busy, mean", "-" if mhz is None else f"{mhz:.0f} MHz",
          f"at most {about['top_mhz']:g} MHz"),
         ("GPU busy", f"{found['busy_mean']:.1%}", ""),
         ("frames offered", str(frames["offered"]), ""),
@@ -185,7 +185,7 @@ def _range(found: dict[str, Any]) -> str:
     return f"{high:g}" if low == high else f"{low:g} to {high:g}"
 
 
-def _clock(at_s: float) -> str:
+def clock(at_s: float) -> str:
     """h:mm:ss."""
     whole = round(at_s)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

@@ -85,7 +85,7 @@ def test_text_and_files(tmp_path: Path, capsys: Captured) -> None:
                  "0:00:05  fault: tj: lost; taken for hot: junction temperature lost", "GPU clock while busy, MHz",
                  "expired, frames/s", f"{picture}  {picture.stat().st_size} bytes"):
         assert said in out, said
-    assert "simulated 0.0 of" in err and Image.open(io.BytesIO(picture.read_bytes())).size[0] == 1650
+    assert "simulated 0:00:00 of 0:00:18" in err and Image.open(io.BytesIO(picture.read_bytes())).size[0] == 1650
     told = json.loads(table.read_text())
     assert told["fan"] == "quiet" and told["summary"]["frames"]["paced"] > 0
     assert any("taken for hot" in event["text"] for event in told["summary"]["events"])
@@ -300,6 +300,11 @@ def test_outputs_are_looked_at_before_the_work(tmp_path: Path, capsys: Captured,
     load = _trace(tmp_path, "t_s,frames_per_s\n0,1\n")
     assert _simulate(option, load, load=load) == 2
     assert "that is the load itself; name another file" in capsys.readouterr().err
+
+
+def test_two_outputs_are_two_files(tmp_path: Path, capsys: Captured) -> None:
+    assert _simulate("--plot", tmp_path / "run", "--json", tmp_path / "run") == 2
+    assert "--plot and --json both name" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_a_disk_that_is_full_when_the_run_is_over(tmp_path: Path, capsys: Captured,
