@@ -35,7 +35,7 @@ VIRTUAL = (
     "they are is how busy the simulated GPU is, but the time of a frame does not follow its clock, so that times and "
     "frames a second are printed and not judged."
 )
-REAL = "Nobody has run this on an Orin before release; treat surprises as faults of the script first, and report them."
+REAL = "This way of this script was never tried on an Orin: look for faults of the script first, and report them."
 
 
 @dataclass(frozen=True, slots=True)

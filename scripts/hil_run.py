@@ -302,7 +302,11 @@ def _must(reply: dict[str, Any]) -> None:
 
 def _in_words(name: str, value: Any) -> str:
     """A step's action for a person, such as 'load line1: full'."""
-    words = name.replace("_", " ")
+    unit = {"_w": " W", "_c": " C"}.get(name[-2:], "")
+    words = name.removesuffix(name[-2:] if unit else "").replace("_", " ")
     if isinstance(value, dict):
         return f"{words} {', '.join(f'{key}: {what}' for key, what in value.items()) or 'all well'}"
-    return words if value is True else f"{words} {value:g}" if isinstance(value, float) else f"{words} {value}"
+    if value is True:
+        return words
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{words} {value:g}{unit}" if number else f"{words} {value}"
