@@ -9,6 +9,7 @@ the exit code, for in a container nvpmodel ends with 0 and writes its status fil
 from __future__ import annotations
 
 import re
+import time
 
 from .errors import PowerError, SysfsError
 from .nvpmodel import STATUS, Conf, ConfMode, read_mode_id, switch_to
@@ -16,6 +17,7 @@ from .programs import run
 from .sysfs import Sysfs
 
 TIMEOUT_S = 30.0
+GOVERNED_S, LOOK_S = 1.5, 0.05  # three of the longest ticks that a policy may have
 
 
 def enter(sysfs: Sysfs, conf: Conf, mode: ConfMode, governed: bool, timeout_s: float = TIMEOUT_S) -> None:
@@ -27,10 +29,19 @@ def enter(sysfs: Sysfs, conf: Conf, mode: ConfMode, governed: bool, timeout_s: f
         needs = "needs" if switch.kind == "reboot" else "may need"
         raise PowerError(f"{mode.name} {needs} a reboot ({switch.reason}); nothing was changed")
     ran = run(sysfs, "nvpmodel", ["-m", str(mode.id)], timeout_s)
-    wrong = differences(sysfs, conf, mode, governed)
+    wrong = _settled(sysfs, conf, mode, governed)
     if wrong or ran.code is None:
         raise PowerError(f"{mode.name} was not entered: {'; '.join(wrong) or 'although all files say so'}; "
                          f"nvpmodel {ran.end(timeout_s)}")
+
+
+def _settled(sysfs: Sysfs, conf: Conf, mode: ConfMode, governed: bool) -> list[str]:
+    """What differs, a while later where a daemon governs: one that ticked between nvpmodel's clocks and its status file
+    put its own caps of the old mode back over them, and takes the new mode's at its next tick."""
+    end_s = time.monotonic() + GOVERNED_S
+    while (wrong := differences(sysfs, conf, mode, governed)) and governed and time.monotonic() < end_s:
+        time.sleep(LOOK_S)
+    return wrong
 
 
 def stage(sysfs: Sysfs, conf: Conf, mode: ConfMode) -> None:

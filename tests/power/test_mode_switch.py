@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orind.power import mode_switch
 from orind.power.errors import PowerError
 from orind.power.mode_switch import differences, enter, stage
 from orind.power.nvpmodel import ConfMode, read_board, read_conf, switch_to
@@ -127,6 +130,31 @@ def test_a_cap_that_a_daemon_holds_may_lie_below_the_mode_s(board: Callable[...,
     cpu.write_text(held)
     cap.write_text("918000000\n")
     assert differences(sysfs, conf, mode, governed=True) == ["GPU MAX_FREQ is 918000000, not 816000000"]
+
+
+@pytest.mark.parametrize("governs", [True, False])
+def test_a_daemon_that_ticked_in_the_middle_of_a_switch_has_another_tick(
+    board: Callable[..., Sysfs], monkeypatch: pytest.MonkeyPatch, governs: bool
+) -> None:
+    """It put its cap of the old mode over nvpmodel's, whose status file was not written yet."""
+    sysfs = board()
+    cap = f"{sysfs.find_devfreq(['gpu'])}/max_freq"
+    later = threading.Timer(0.2, sysfs.write_int, (cap, 816_000_000))
+
+    def run_and_tick(*arguments: Any) -> Any:
+        ran = run(*arguments)
+        sysfs.write_int(cap, 918_000_000)
+        if governs:
+            later.start()
+        return ran
+
+    monkeypatch.setattr(mode_switch, "run", run_and_tick)
+    monkeypatch.setattr(mode_switch, "GOVERNED_S", 10.0 if governs else 0.1)
+    if governs:
+        _enter(sysfs, "MODE_50W", governed=True)
+        later.join()
+    else:
+        assert "GPU MAX_FREQ is 918000000, not 816000000" in _refused(sysfs, "MODE_50W", governed=True)
 
 
 def test_clock_files_go_with_the_last_core_of_a_cluster_and_only_then(board: Callable[..., Sysfs]) -> None:
