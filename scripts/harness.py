@@ -469,7 +469,7 @@ def identity_plan(rows: int) -> Path:
             onnx.save(model, str(path))
             build_plan(path, None, [], out, "fp32")
 
-    return _cached(f"identity-{rows}", data, build)
+    return cached_plan(f"identity-{rows}", data, build)
 
 
 def identity_tensor(rows: int, seed: int = 0) -> NDArray[np.uint8]:
@@ -492,7 +492,7 @@ def tiny_plan() -> Path:
             onnx.save(model, path)
             build_plan(path, None, [], out, "fp16")
 
-    return _cached("tiny", model.SerializeToString(), build)
+    return cached_plan("tiny", model.SerializeToString(), build)
 
 
 def tiny_tensors(count: int) -> list[NDArray[np.float32]]:
@@ -521,10 +521,10 @@ def _shipped(name: str, precision: str, variant: int) -> Path:
             build_plan(onnx_path, read_spec(spec_path), [pictures], out, precision)
 
     told = onnx_path.read_bytes() + spec_path.read_bytes() + f"{precision} {variant}".encode()
-    return _cached(f"{name}-{precision}-{variant}", told, build)
+    return cached_plan(f"{name}-{precision}-{variant}", told, build)
 
 
-def _cached(name: str, told: bytes, build: Callable[[Path], None]) -> Path:
+def cached_plan(name: str, told: bytes, build: Callable[[Path], None]) -> Path:
     """build/plans/NAME-HASH.plan; the hash covers what the plan is made of and every source of the compiler."""
     digest = hashlib.sha256(told)
     for source in sorted((ROOT / "kernels").rglob("*.py")):
