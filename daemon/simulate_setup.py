@@ -10,6 +10,7 @@ import argparse
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..kernels.plan.file import PlanFile
 from ..kernels.plan.layout import PlanError
 from ..kernels.plan.told import text_of
 from ..power.board import BoardFacts, Mode
-from ..power.budget import NOTHING, Asked, Outside
+from ..power.budget import Asked, Outside
 from ..power.errors import PowerError
 from ..power.plant.fault_file import FaultState, fault_schedule
 from ..power.plant.modes import widest_of
@@ -30,6 +31,7 @@ from ..power.plant.simulated import SimulatedBoard, simulated_board
 from ..power.policy import Policy
 from ..power.schedule import local_s
 from ..power.simulation import ClosedLoop
+from .batcher import WAKE_NS
 from .config import Config
 from .config_file import ConfigError, UnknownBoard, load, load_board, load_policy
 from .panels import Mark
@@ -42,6 +44,7 @@ from .trace_file import ANY_CAMERA, Series, TraceError, read_ambient, read_load
 
 SAID = "simulate"
 BEGIN_NS = 1_000_000_000
+ALWAYS_NS = 1 << 62
 FRAMES_MAX = 20_000_000
 """Frames of a run: some minutes of work."""
 
@@ -100,16 +103,31 @@ def set_up(options: argparse.Namespace) -> Setup:
     about = {**_about(facts, policy, mode, options), "top_mhz": simulated.gpu_clocks_hz()[-1] / 1e6,
              "frame_time": times.what, "load": _load_in_words(load_trace, deadline_ns, rules, options.load),
              "ambient": _ambient_in_words(ambient, options.ambient)}  # fmt: skip
-    told = policy.ambient or policy.schedule is not None
-    loop = ClosedLoop(facts, policy, simulated, (lambda: _outside(simulated, start_s)) if told else lambda: NOTHING)
+    promised = [ns for name, ns in deadline_ns.items()
+                if config is None or config.cameras[name].priority != "best_effort"]
+    tightest_ns = min(promised, default=ALWAYS_NS)
+    tell = lru_cache(64)(lambda hz, ambient_c, wall_s: _outside(hz, ambient_c, wall_s, times, tightest_ns))
+
+    def told() -> Outside:
+        wall_s = None if start_s is None else start_s + (simulated.now_ns - BEGIN_NS) / 1e9
+        return tell(simulated.cap_hz, simulated.model.ambient_c, wall_s)
+
+    loop = ClosedLoop(facts, policy, simulated, told)
     return Setup(loop, line, length_s,
                  ambient.interpolated if isinstance(ambient, Series) else lambda _: ambient, faults, about)
 
 
-def _outside(board: SimulatedBoard, start_s: float | None) -> Outside:
-    """What the governor is told: the ambient temperature as it is, and the time of the day where it was said."""
-    ambient = Asked(round(board.model.ambient_c * 1000), board.now_ns + 1_000_000_000, SAID)
-    return Outside(None if start_s is None else start_s + (board.now_ns - BEGIN_NS) / 1e9, ambient=ambient)
+def _outside(cap_hz: int, ambient_c: float, wall_s: float | None, times: ServiceTimes, tightest_ns: int) -> Outside:
+    """What the governor is told: the ambient temperature as it is, the time of the day where it was said, and what main
+    tells it of frames and deadlines (deadline_floor.py)."""
+    size = times.sizes[0]
+    took_ns = times.at(cap_hz)[size]
+    return Outside(
+        wall_s,
+        ambient=Asked(round(ambient_c * 1000), ALWAYS_NS, SAID),
+        deadline=Asked(int(cap_hz * took_ns / max(1, tightest_ns - WAKE_NS)), ALWAYS_NS, SAID),
+        frame=Asked(int(cap_hz * took_ns / size / 1e9), ALWAYS_NS, SAID),
+    )
 
 
 def _start(options: argparse.Namespace, policy: Policy) -> float | None:

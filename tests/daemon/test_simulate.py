@@ -12,7 +12,9 @@ import pytest
 from PIL import Image
 
 from orind.daemon import cli, simulate_command
-from orind.daemon.simulate_setup import in_words
+from orind.daemon.batcher import WAKE_NS
+from orind.daemon.simulate_setup import _outside, in_words
+from orind.daemon.simulate_times import StatedTimes
 from orind.daemon.trace_file import Series, TraceError, read_ambient, read_load
 from orind.power.plant.fault_file import FaultState
 
@@ -348,3 +350,13 @@ def test_faults_in_words() -> None:
                        fan_works=False, extra_w=4.0, reset_mode=(3, None))
     assert in_words(state) == ("fan dead, tj lost, gpu stuck, cpu shows -5, soc0 2 s late, writes refused, +4 W, "
                                "mode 3 set")
+
+
+def test_the_governor_is_told_what_main_tells_it_of_frames_and_deadlines() -> None:
+    told = _outside(1_300_500_000, 41.5, None, StatedTimes(10.0, 600.0, 4), 30_000_000 + WAKE_NS)
+    assert told.deadline is not None and told.deadline.value == pytest.approx(200e6, rel=1e-3), "10 ms at 600 MHz"
+    assert told.frame is not None and told.frame.value == pytest.approx(6e6, rel=1e-3)
+    assert told.ambient is not None and told.ambient.value == 41_500 and told.wall_s is None
+    again = _outside(408_000_000, 41.5, 1e9, StatedTimes(10.0, 600.0, 4), 30_000_000 + WAKE_NS)
+    assert again.deadline is not None and again.deadline.value == pytest.approx(200e6, rel=1e-3), "whatever the clock"
+    assert again.wall_s == 1e9
