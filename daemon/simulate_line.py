@@ -184,7 +184,9 @@ class SimulatedLine:
         self._queue.append(Waiting(at_ns, at_ns + deadline_ns))
 
     def _finish(self, batch: _Batch, took: dict[int, int], now_ns: int) -> None:
-        late = sum(frame.deadline_ns < now_ns for frame in batch.frames)
+        late = 0
+        for frame in batch.frames:
+            late += frame.deadline_ns < now_ns
         self.counts.expired += late
         self.counts.answered += len(batch.frames) - late
         self._held -= len(batch.frames)
@@ -216,7 +218,8 @@ class SimulatedLine:
             backlog_ns += round(batch.left * took[batch.size])
         self._expire(took[sizes[0]], backlog_ns, now_ns)
         while (queue := self._queue) and len(engine) < rules.depth:
-            first = tuple([frame.deadline_ns for frame in islice(queue, sizes[-1])])
+            few = islice(queue, sizes[-1]) if len(queue) > sizes[-1] else queue
+            first = tuple([frame.deadline_ns for frame in few])
             facts = batcher.Facts(len(queue), queue[0].arrived_ns, first, sizes, len(engine), rules.depth,
                                   self._batch_max, self._earliest_ns, self._recent_ns, backlog_ns)
             decision = batcher.decide(rules.batch, facts, took, now_ns)
