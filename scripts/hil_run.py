@@ -153,6 +153,8 @@ class Runner:
             "models": {"parts": {"plan": str(part_plan())}}, "cameras": cameras, "power": power,
             "engine": {**ENGINE, "device": self._device},
         }  # fmt: skip
+        if self._device.startswith("cuda"):
+            config["engine"]["cpu_steps"] = "allow"  # steps without a CUDA kernel yet; the log names them
         if (trigger := self._scenario.trigger) is not None:
             wired = {"name": "camera", "endpoint": trigger.endpoint, "pattern": "router"}
             config |= {"sources": [*DEFAULTS["sources"], wired], "slots": WIRED_SLOTS}
