@@ -144,7 +144,7 @@ class Governor:
         mode = self._mode_wanted(setting.budget_mw, needed_mw, cpu[0], permitted)
         if braking:
             index = self._stepper.force(0, now_ns)
-            why = hot or f"{self._heat} has reached the limit; lowest clock until the set point is regained"
+            why = hot or f"{self._heat}, the limit was reached; lowest clock until the set point is regained"
             limits = self._limits("hot", f"hot: {why}", now_ns, self._policy.lowest_pace_hz, self._hot_for_long(now_ns))
             reason = limits.reason
         else:

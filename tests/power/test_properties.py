@@ -11,7 +11,7 @@ from closed_loop import BUDGETS_W, Loop, facts_of, new_loop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orind.power.budget import Asked, Outside
+from orind.power.budget import NOTHING, Asked, Outside
 from orind.power.ladder import Rung
 from orind.power.plant.constants import PlantConstants, ZoneConstants
 from orind.power.plant.modules import MODULES
@@ -51,6 +51,7 @@ def _policy(name: str, kind: str, r: random.Random) -> dict[str, Any]:
         "rail": {"rail_limits_w": {facts.rails[r.randrange(2)]: r.uniform(2.0, budget_w)}},
         "zone": {"zone_limits_c": {r.choice(["cpu", "soc0", "soc1", "soc2"]): r.uniform(60, 80)}},
         "tight": {},
+        "deadline": {},
     }
     if kind == "tight":
         budget_w = r.uniform(facts.model.idle_mw / 1000 + 0.5, least / 1000 + 1.0)
@@ -133,20 +134,34 @@ def test_limits_hold_under_random_loads_and_faults(name: str, seed: int, fault: 
     assert loop.steward.close() and loop.board.cap_hz == loop.board.gpu_clocks_hz()[-1]
 
 
-@given(NAMES, SEEDS, st.sampled_from(["plain", "steady", "lowest", "rail", "zone", "tight"]))
+KINDS = ("plain", "steady", "lowest", "rail", "zone", "tight", "deadline")
+CYCLES = 4_000_000  # of a frame
+
+
+@given(NAMES, SEEDS, st.sampled_from(KINDS))
 @settings(max_examples=10, deadline=None, derandomize=True)
 def test_every_kind_of_policy_keeps_its_limits_under_changes_of_budget(name: str, seed: int, kind: str) -> None:
     r = random.Random(seed)
     loop = _make(name, seed, **_policy(name, kind, r))
-    loop.run(80, lambda _: 1.0)
+    needed_hz = r.choice(loop.board.gpu_clocks_hz())
+    told = NOTHING if kind != "deadline" else Outside(
+        frame=Asked(CYCLES, 10**18, "test"), deadline=Asked(needed_hz, 10**18, "test"))
+
+    def load(_: float) -> float:
+        """As much as is allowed: main's frames wait for their pace."""
+        pace_hz = None if loop.board.limits is None else loop.board.limits.pace_hz
+        return 1.0 if pace_hz is None or kind != "deadline" else min(pace_hz * CYCLES / loop.board.cap_hz, 1.0)
+
+    loop.steward._look_outside = lambda: told
+    loop.run(80, load)
     lower_w = r.uniform(0.7, 1.0) * loop.policy.budget_mw / 1000
     for begin, watts in ((600, loop.policy.budget_mw / 1000), (800, lower_w), (900, loop.policy.budget_mw / 1000)):
         if begin > 600:
-            asked = Outside(budget=Asked(round(watts * 1000), 10**18, "test"))
+            asked = dataclasses.replace(told, budget=Asked(round(watts * 1000), 10**18, "test"))
             loop.steward._look_outside = lambda asked=asked: asked
-            loop.run(10, lambda _: 1.0)
+            loop.run(10, load)
         reports = loop.trace.reports[begin:]
-        if all(r.decision.rung < Rung.PACING for r in reports):
+        if kind == "deadline" or all(r.decision.rung < Rung.PACING for r in reports):
             # another clock, and the CPUs' rung, are learned anew on a plant whose exponents are 30 % off; that a right
             # one is held within a second is in test_budget.py
             assert _over_for(loop, begin, watts, begin + 100) <= 40
