@@ -106,9 +106,9 @@ def _passes_for(asked: str, told: dict[str, Any], predicted: list[dict[str, Any]
 def _write_page(options: argparse.Namespace, table: Mapping[str, Any], programs: Mapping[int, Program]) -> int:
     from ..kernels.report.page import page
 
-    predicted = table.get("predicted") or table["report"].get("predicted")
-    text = page(table, programs[table["spec"]["batch"][0]],
-                predicted or prediction.predictions(programs, prediction.DEFAULT))
+    told = table["report"].get("predicted")  # the build's: times only
+    own = table.get("predicted") or (prediction.predictions(programs, prediction.DEFAULT) if not told else [])
+    text = page(table, programs[table["spec"]["batch"][0]], own or told, own)
     try:
         with replacing(options.html) as file:
             file.write(text.encode())

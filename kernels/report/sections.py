@@ -131,6 +131,21 @@ def time_section(predicted: Sequence[Mapping[str, Any]], one: Mapping[str, Any] 
                     tag("div", _short_table(head, rows), class_="scroll"))
 
 
+def energy_section(tables: Sequence[Mapping[str, Any]]) -> Markup:
+    """`tables` as predicted for a board's modes, with `energy`; without any there is no such section."""
+    if not tables:
+        return Markup("")
+    energy = tables[0]["energy"]
+    lead = (f"A model's figures, not measured ones: the time model's times and bytes, and the board's power model at "
+            f"{energy['tj_c']:g} °C with one batch after the other, as a stress load has it. Above idle is what an "
+            f"inference adds to a board that idles at {energy['idle_w']:g} W.")
+    head = ("board and mode", "GPU MHz", "batch", "ms a run", "W", "mJ an inference", "above idle", "DRAM GB/s")
+    rows = [(f"{t['board']}:{t['mode']}", f"{row['gpu_mhz']:g}", t["batch"], f"{row['us'] / 1e3:.3f}",
+             f"{row['board_w']:.1f}", f"{row['joules'] * 1e3:.3f}", f"{row['joules_above_idle'] * 1e3:.3f}",
+             f"{row['gb_per_s']:.1f}") for t in tables for row in t["energy"]["clocks"]]
+    return _section("energy", "What an inference costs", lead, tag("div", _short_table(head, rows), class_="scroll"))
+
+
 def memory_section(flow: Flow, layers: Sequence[Layer]) -> Markup:
     program = flow.program
     live = max(flow.live_bytes())

@@ -65,7 +65,10 @@ def test_a_page_is_written_and_says_where(plan: Path, tmp_path: Path, capsys: Ca
     text = page.read_text()
     assert capsys.readouterr().out == f"{page}  {len(text.encode())} bytes\n"
     assert text.startswith("<!DOCTYPE html>") and "agx-orin MAXN" in text
+    assert 'id="energy"' in text and "#energy" in text
     assert cli.main(["inspect", str(plan), "--html", str(page), "--board", "orin-nx:25W"]) == 0
+    told = page.read_text()
+    assert "What an inference costs" in told and told.count("<td>orin-nx:25W") == 3, "306 and 408 MHz, and the time"
     assert "orin-nx 25W" in page.read_text() and "orind build --board orin-nx:25W has them" in page.read_text()
     assert cli.main(["inspect", str(plan), "--json", "--board", "orin-nx:25W"]) == 0
     kept = json.loads(capsys.readouterr().out.partition("\n")[2])["report"]["passes"]

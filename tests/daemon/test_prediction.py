@@ -112,7 +112,7 @@ def test_energy_is_predicted_at_every_clock_of_a_mode_and_said_to_be_a_models(pl
     assert sum(line.startswith("agx-orin:MODE_30W ") for line in said.splitlines()) == 5
 
 
-def test_energy_of_all_modes_is_told_at_the_clock_of_each(plan: Path, capsys: Captured) -> None:
+def test_energy_of_all_modes_is_told_at_the_clock_of_each(plan: Path, tmp_path: Path, capsys: Captured) -> None:
     assert cli.main(["inspect", str(plan), "--board", "orin-nx"]) == 0
     said = capsys.readouterr().out.partition("mJ/inference")[2]
     assert [float(line.split()[1]) for line in said.splitlines()[1:]] == [1173, 612, 612, 408, 1173]
@@ -120,6 +120,8 @@ def test_energy_of_all_modes_is_told_at_the_clock_of_each(plan: Path, capsys: Ca
     # what the build predicted is times only, and is shown as such
     assert cli.main(["inspect", str(plan)]) == 0
     assert "mJ/inference" not in capsys.readouterr().out
+    assert cli.main(["inspect", str(plan), "--html", str(tmp_path / "net.html")]) == 0
+    assert "energy" not in (tmp_path / "net.html").read_text().partition("<body>")[2].replace("energy come", "")
 
 
 def test_a_board_that_is_not_simulated_has_the_clock_of_its_mode_only() -> None:
