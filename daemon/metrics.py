@@ -26,6 +26,7 @@ POWER_GAUGES = (
     ("tj_c", "orind_junction_celsius", "Junction temperature"),
     ("gpu_hz", "orind_gpu_hertz", "GPU clock"),
     ("gpu_cap_hz", "orind_gpu_cap_hertz", "GPU clock cap set by the governor"),
+    ("emc_hz", "orind_memory_hertz", "Memory clock"),
 )
 MEMORY_GAUGES = {
     "size": ("orind_engine_memory_bytes", "An engine's reservation"),
@@ -94,6 +95,9 @@ class StatusCollector(Collector):
             value = status["power"].get(key)
             if value is not None:
                 yield GaugeMetricFamily(name, text, value=value)
+        memory_busy = status["power"].get("emc_percent")
+        if memory_busy is not None:
+            yield GaugeMetricFamily("orind_memory_busy_ratio", "How busy the memory is", value=memory_busy / 100)
         yield from self._energy()
         board = status["power"].get("board")
         if board:

@@ -252,6 +252,7 @@ def test_a_reload_switches_generations_and_the_old_one_answers_what_it_has(house
     assert house.reply()["seq"] == 1
     house.until(lambda: not house.daemon._retired)
     assert house.status()["generation"] == 2 and len(house.status()["engines"]) == 2
+    assert list(house.status()["energy"]["models"]["m"]["cameras"]) == ["cam", "live"]
 
 
 def test_what_only_a_restart_can_change_is_said(house: House) -> None:

@@ -86,7 +86,8 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
         },
         "http": "http://127.0.0.1:8787", "memory_max_percent": 100.0,
         "power": {"board_w": 21.5, "budget_w": 30.0, "tj_c": None, "gpu_hz": 600_000_000, "gpu_cap_hz": 612_000_000,
-                  "level": "free", "reason": "under <budget>", "board": "Orin <x>"},
+                  "level": "free", "reason": "under <budget>", "board": "Orin <x>", "emc_hz": 3_199_000_000,
+                  "emc_percent": 41},
         "energy": made_energy(),
     }  # fmt: skip
 
@@ -195,6 +196,7 @@ def test_metrics_are_what_prometheus_reads(site: Site) -> None:
         ("m", "ok"): 6, ("error", "m"): 1,
     }  # fmt: skip
     assert value[("orind_model_frames_total", "n", "ok")] == 0
+    assert value[("orind_memory_hertz",)] == 3.199e9 and value[("orind_memory_busy_ratio",)] == 0.41
     assert value[("orind_board_watts",)] == 21.5 and ("orind_junction_celsius",) not in value
     assert {key[1:]: n for key, n in value.items() if key[0] == "orind_board_energy_joules_total"} == {
         ("idle",): 200, ("inference",): 100, ("other",): 0}
