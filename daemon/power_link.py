@@ -130,7 +130,9 @@ class PowerLink:
         if now_ns < self._floor_ns:
             return
         self._floor_ns = now_ns + FLOOR_EVERY_NS
-        serving = pipeline.serving
+        engine, serving = pipeline.active, pipeline.serving
+        if engine is None or engine.device == "cpu":
+            return  # its times say nothing of the GPU's clock
         plans, times, hz = serving.plans, pipeline.times, pipeline.clock_hz
         found = {"deadline": floor_of(serving.intake.deadlines_ns(), plans, times, hz, now_ns),
                  "frame": frame_cycles(plans, times, hz, now_ns)}

@@ -76,6 +76,10 @@ def test_the_steward_is_told_once_a_second(link: Link) -> None:
         name, plan = next(iter(line.pipeline.serving.plans.items()))
         for _ in range(200):
             line.pipeline.times.learn(plan.sha256, plan.sizes[0], HZ, 20 * MS, link.now)
+        assert line.pipeline.active is not None
+        link.link.restrain(line.pipeline, link.now)
+        line.pipeline.active.device = "cuda"  # of an engine on the CPU nothing was told
+        link.now += S
         for _ in range(5):
             link.link.restrain(line.pipeline, link.now)
         asked = told(steward)["asked"]
