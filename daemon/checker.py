@@ -12,7 +12,7 @@ import math
 import os
 import socket
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -169,9 +169,7 @@ def describe(checked: Checked) -> dict[str, Any]:
     return {
         "problems": bound_texts(checked.problems),
         "config": checked.config.model_dump() if checked.config is not None and not checked.problems else None,
-        "power": None
-        if checked.power is None
-        else {"board": checked.power.board, "mode": checked.power.mode, "policy": checked.power.policy},
+        "power": None if checked.power is None else asdict(checked.power),
         "plans": [plan.to_dict() for plan in checked.plans],
     }
 

@@ -99,5 +99,6 @@ class Config(Section):
             *contradictions.of_times(self.engine, self.batching, self.decode, self.stop, tightest_ms),
             *contradictions.of_degradation(self.degradation),
             *contradictions.of_memory(self.memory),
+            *contradictions.of_power(self.power),
             *contradictions.of_room(self.slots, self.batching, self.health),
         ]

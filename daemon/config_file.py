@@ -5,6 +5,7 @@ Runs in the checker only (main parses no YAML). Loads the configuration, the boa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,11 +39,13 @@ class UnknownBoard(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PowerFiles:
-    """What the steward needs, as plain tables: the board's facts, its mode ('': not said) and the policy."""
+    """What the steward needs, as plain tables: the board's facts, its mode ('': not said) and the policy; and where
+    jtop reads the sensors, the Python that has jetson-stats."""
 
     board: dict[str, Any]
     mode: str
     policy: dict[str, Any]
+    jtop_python: str | None = None
 
 
 def load(path: Path) -> Config:
@@ -69,11 +72,14 @@ def load_power(config: Config) -> PowerFiles | None:
         raise ConfigError([f"power.board: {error}"]) from None
     if not policy_path.exists():
         raise ConfigError([f"power.policy: {policy_path}: no such file"])
+    jtop_python = config.power.jtop_python
+    if jtop_python is not None and not (Path(jtop_python).is_file() and os.access(jtop_python, os.X_OK)):
+        raise ConfigError([f"power.jtop_python: {jtop_python}: no such program"])
     compatible = Sysfs(config.power.root).read_compatible()
     if compatible and not facts.matches(compatible):
         raise ConfigError([f"power.board: {facts.title} is configured, but the board says it is {compatible[0]}"])
     active = mode or _active_mode(facts, Sysfs(config.power.root))
-    return PowerFiles(board, mode, load_policy(policy_path, facts, active, config.cameras)[0])
+    return PowerFiles(board, mode, load_policy(policy_path, facts, active, config.cameras)[0], jtop_python)
 
 
 def load_board(spec: str) -> tuple[dict[str, Any], BoardFacts, str]:
@@ -155,4 +161,6 @@ def _absolute(config: Config, folder: Path) -> Config:
     if raw["power"] is not None:
         raw["power"]["policy"] = str(folder / raw["power"]["policy"])
         raw["power"]["root"] = str(folder / raw["power"]["root"])
+        if raw["power"]["jtop_python"] is not None:
+            raw["power"]["jtop_python"] = str(folder / raw["power"]["jtop_python"])
     return Config.model_validate(raw)

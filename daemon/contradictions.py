@@ -19,6 +19,7 @@ from .sections import (
     Http,
     Memory,
     ModelEntry,
+    Power,
     Results,
     Slots,
     SourceEntry,
@@ -75,6 +76,15 @@ def of_devices(engine: EngineSection, standby: Standby) -> Iterator[str]:
         yield f"standby.device: {standby.device} is for engine.device = cuda, which is {engine.device}"
     if standby.last_resort == "cpu":
         yield "standby.last_resort: cpu is for engine.device = cuda, which is cpu already"
+
+
+def of_power(power: Power | None) -> Iterator[str]:
+    if power is None:
+        return
+    if power.source == "jtop" and power.jtop_python is None:
+        yield "power.jtop_python: source jtop needs the Python interpreter that has jetson-stats"
+    if power.source != "jtop" and power.jtop_python is not None:
+        yield f"power.jtop_python: is for power.source = jtop, which is {power.source}"
 
 
 def of_memory(memory: Memory) -> Iterator[str]:

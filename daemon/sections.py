@@ -210,6 +210,12 @@ class Power(Section):
     )
     policy: str = Field(description="power policy file; relative to the configuration file")
     root: str = Field(default="/", description="root of the sysfs tree; the real board is /")
+    source: Literal["sysfs", "jtop"] = Field(
+        default="sysfs", description="who reads the sensors: orind, or jtop's service; clocks are always set by orind"
+    )
+    jtop_python: str | None = Field(
+        default=None, description="source jtop: Python of an environment with jetson-stats, e.g. /opt/jtop/bin/python"
+    )
 
 
 class Health(Section):

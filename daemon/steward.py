@@ -23,11 +23,13 @@ from ..power.board import BoardFacts
 from ..power.budget import Asked, Outside
 from ..power.errors import PowerError
 from ..power.governor import Governor
+from ..power.jtop_readings import seen_through_jtop
 from ..power.limits import Limits
 from ..power.policy import Policy
 from ..power.sensors import Sensors
 from ..power.steward import Steward
 from ..power.sysfs import Sysfs
+from .jtop_source import JtopSource
 from .lifeline import begin_child
 from .memory_clock import MemoryClock
 
@@ -40,23 +42,30 @@ def main() -> int:
     facts, policy = BoardFacts.from_dict(section["board"]), Policy.from_dict(section["policy"])
     root = Path(section["root"])
     heard = Heard()
+    jtop = JtopSource(section["jtop_python"], facts) if section.get("jtop_python") else None
     try:
         caps = Caps(root, facts, Path(section["state"]))
         steward = Steward(
-            Sensors(root, facts),
+            jtop or Sensors(root, facts),
             caps,
-            Governor(facts, policy),
+            Governor(seen_through_jtop(facts) if jtop else facts, policy),
             lambda: _busy(stats),
             lambda limits: _send(channel, limits),
             look_outside=heard.outside,
         )
     except PowerError as error:
         _say(channel, {"error": str(error)})
+        if jtop is not None:
+            jtop.close()
         return 1
     memory = MemoryClock(root)
     try:
+        if jtop is not None:
+            jtop.wait_for_first()
         _govern(steward, policy, channel, heard, memory, Sysfs(root).read_model(), facts.model.idle_mw)
     finally:
+        if jtop is not None:
+            jtop.close()
         memory.close()
         steward.close()
     return 0

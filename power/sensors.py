@@ -40,6 +40,23 @@ class Readings:
     faults: tuple[str, ...] = ()
 
 
+def take_rail(label: str, mw: int, facts: BoardFacts, rails: dict[str, int], faults: list[str]) -> None:
+    """Into `rails` what the rail can carry, else a fault."""
+    if 0 <= mw <= facts.rail_max_mw:
+        rails[label] = mw
+    else:
+        faults.append(f"rail {label}: {mw} mW cannot be true")
+
+
+def take_zone(zone: Zone, mc: int, faults: list[str]) -> int | None:
+    """A temperature that an Orin can have, else None, and a fault unless the zone may be asleep."""
+    if mc in _PLAUSIBLE_MC:
+        return mc
+    if zone.sleeps == "never":
+        faults.append(f"zone {zone.name}: {mc / 1000:g} C cannot be true")
+    return None
+
+
 class Sensors:
     """The sensors of the board below `root`."""
 
@@ -114,10 +131,7 @@ class Sensors:
             except SysfsError as error:
                 faults.append(f"rail {label}: {error}")
                 continue
-            if 0 <= power <= self._facts.rail_max_mw:
-                rails[label] = power
-            else:
-                faults.append(f"rail {label}: {power} mW cannot be true")
+            take_rail(label, power, self._facts, rails, faults)
         return rails
 
     def _read_zone(self, zone: Zone, faults: list[str]) -> int | None:
@@ -132,11 +146,7 @@ class Sensors:
             if zone.sleeps == "never":
                 faults.append(f"zone {zone.name}: {error}")
             return None
-        if value not in _PLAUSIBLE_MC:
-            if zone.sleeps == "never":
-                faults.append(f"zone {zone.name}: {value / 1000:g} C cannot be true")
-            return None
-        return value
+        return take_zone(zone, value, faults)
 
     def _read_gpu(self, name: str, faults: list[str] | None) -> int | None:
         # the load is a nicety (it stays at 0 on some JetPack 7 boards), so its absence is no fault: pass None

@@ -88,6 +88,13 @@ def test_nothing_is_pickled() -> None:
     assert [p for p in FILES if unsafe & {name.split(".")[0] for name in imports(p)}] == []
 
 
+def test_jtop_is_imported_by_a_program_that_nobody_imports() -> None:
+    """jetson-stats is AGPL-3.0: it may run beside us, in a process of its own, and is no part of any of ours."""
+    reader = "power/readers/jtop_reader.py"
+    assert [str(p.relative_to(ROOT)) for p in FILES if "jtop" in {name.split(".")[0] for name in imports(p)}] == [reader]
+    assert not [p for p in FILES if "power.readers" in {".".join(name.split(".")[:2]) for name in imports(p)}]
+
+
 def test_no_tests_outside_tests() -> None:
     folders = [p for p in ROOT.iterdir() if p.is_dir() and p.name not in ("tests", "build") and p.name[0] != "."]
     assert [p for folder in folders for p in folder.rglob("*.py") if re.match(r"test_|conftest", p.name)] == []

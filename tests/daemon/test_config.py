@@ -277,6 +277,25 @@ def test_another_board_than_the_configured_one(tmp_path: Path) -> None:
     assert "the board says it is nvidia,p3768-0000+p3767-0000" in refused.value.problems[0]
 
 
+def test_jtop_as_the_source_needs_an_interpreter_that_is_there(tmp_path: Path) -> None:
+    def with_source(more: str) -> str:
+        return GOOD + f"power: {{board: agx-orin, policy: policy.yaml, root: tree, {more}}}\n"
+
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    (found,) = problems(tmp_path, with_source("source: jtop"))
+    assert "power.jtop_python: source jtop needs the Python interpreter that has jetson-stats" in found
+    (found,) = problems(tmp_path, with_source("jtop_python: /usr/bin/python3"))
+    assert "power.jtop_python: is for power.source = jtop, which is sysfs" in found
+    config = load(write(tmp_path, with_source("source: jtop, jtop_python: jtop/bin/python")))
+    assert power_problems(config) == [f"power.jtop_python: {tmp_path}/jtop/bin/python: no such program"]
+    (tmp_path / "jtop/bin").mkdir(parents=True)
+    (tmp_path / "jtop/bin/python").write_text("#!/bin/sh\n")
+    assert power_problems(config) == [f"power.jtop_python: {tmp_path}/jtop/bin/python: no such program"]
+    (tmp_path / "jtop/bin/python").chmod(0o755)
+    files = load_power(config)
+    assert files is not None and files.jtop_python == f"{tmp_path}/jtop/bin/python"
+
+
 def test_unknown_board_and_mode(tmp_path: Path) -> None:
     (found,) = power_problems(powered(tmp_path, board="raspberry"))
     assert found.startswith("power.board: no board 'raspberry' (known: agx-orin, ")

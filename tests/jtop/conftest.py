@@ -12,9 +12,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from service import why_not
 
 REASON = why_not()
-collect_ignore = ["test_jtop.py"] if REASON else []
+PARTS = ["test_jtop.py", "test_source.py"]
+collect_ignore = PARTS if REASON else []
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if REASON:
-        terminalreporter.write_line(f"left out: tests/jtop/test_jtop.py: {REASON}")
+        terminalreporter.write_line(f"left out: tests/jtop/{', '.join(PARTS)}: {REASON}")

@@ -12,6 +12,7 @@ import json
 import os
 import selectors
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 VERSION = "7.2.2"
 FOLDER = HERE.parents[1] / ".jtop" / f"{VERSION}-{sys.version_info[0]}.{sys.version_info[1]}"
+# the interpreter below the virtual environment of the tests, and where it finds jetson-stats
+PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+PATH = f"{FOLDER}:{HERE / 'machine'}"
 NAMESPACES = ("--mount", "--pid", "--net")
 TOOLS = ("unshare", "setpriv", "nsenter", "mount", "chroot")
 INTERVAL_S = 0.3
@@ -66,10 +70,13 @@ def install() -> Path:
 
 
 class Jtop:
-    """`with Jtop(board) as jtop`: service and client run on entry. `sample()` is what it shows from now on."""
+    """`with Jtop(board) as jtop`: service and, unless told otherwise, client run on entry. `sample()` is what it shows
+    from now on."""
 
-    def __init__(self, board: Path) -> None:
+    def __init__(self, board: Path, client: bool = True) -> None:
         self._board = board
+        self._with_client = client
+        self._pid = 0
         self._stack = contextlib.ExitStack()
         self._rest = b""
 
@@ -85,23 +92,29 @@ class Jtop:
         self._stack.close()
 
     def _start(self, stack: contextlib.ExitStack, state: Path) -> None:
-        python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-        path = f"{install()}:{HERE / 'machine'}"
-        needed = [sys.base_prefix, sys.prefix, str(FOLDER), str(HERE)]
+        install()
+        needed = [sys.base_prefix, sys.prefix, str(HERE.parents[1])]
         arguments = ["unshare", *NAMESPACES, "--fork", "--kill-child=SIGKILL", "--propagation", "private", "bash",
-                     str(HERE / "namespace.sh"), str(state), str(self._board), python, path, *needed]
+                     str(HERE / "namespace.sh"), str(state), str(self._board), PYTHON, PATH, *needed]
         service = self._popen(stack, arguments, self._log)
         end = time.monotonic() + START_S
-        pid = 0
-        while not pid or not Path(f"/proc/{pid}/root/run/jtop.sock").exists():
+        while not self._pid or not Path(f"/proc/{self._pid}/root/run/jtop.sock").exists():
             if service.poll() is not None or time.monotonic() > end:
                 raise JtopError(f"jtop's service did not start: {self._said()}")
             time.sleep(POLL_S)
-            pid = pid or _service_below(service.pid)
-        inside = ["nsenter", "-t", str(pid), "-m", "-p", "-n", "-r", "env", "-i", "-C", "/"]
-        variables = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", f"PYTHONPATH={path}", "PYTHONDONTWRITEBYTECODE=1"]
-        client = [python, str(HERE / "client.py"), str(INTERVAL_S)]
-        self._client = self._popen(stack, [*inside, *variables, *client], subprocess.PIPE)
+            self._pid = self._pid or _service_below(service.pid)
+        if self._with_client:
+            client = [*self.inside(), str(HERE / "client.py"), str(INTERVAL_S)]
+            self._client = self._popen(stack, client, subprocess.PIPE)
+
+    def inside(self) -> list[str]:
+        """A Python that has jetson-stats, in the namespaces: the beginning of a command line."""
+        variables = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", f"PYTHONPATH={PATH}", "PYTHONDONTWRITEBYTECODE=1"]
+        return ["nsenter", "-t", str(self._pid), "-m", "-p", "-n", "-r", "env", "-i", "-C", "/", *variables, PYTHON]
+
+    def kill_service(self) -> None:
+        """The server goes, without a word; with PID 1 of the namespaces all in them."""
+        os.kill(self._pid, signal.SIGKILL)
 
     def _popen(self, stack: contextlib.ExitStack, arguments: list[str], output: Any) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *arguments], stdin=subprocess.DEVNULL,

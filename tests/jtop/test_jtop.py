@@ -5,45 +5,16 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
-from comparison import NOT_COMPARED, Comparison, compare
+from boards import Board
+from comparison import NOT_COMPARED, Comparison
 from service import Jtop, JtopError
 
-from orind.power.board import BoardFacts
-from orind.power.plant.board import PlantBoard
-from orind.power.plant.model import PlantModel
-from orind.power.plant.modules import JETPACKS, MODULES
-from orind.power.plant.tree import PROGRAMS
 from orind.power.sensors import Sensors
 
-CONFIGS = Path(__file__).parents[2] / "configs" / "boards"
 TWICE = "VDDQ_VDD2_1V8AO"  # hangs off VIN_SYS_5V0; jtop adds it to that
-
-
-class Board:
-    """A simulated board that stands still, except where a test moves it."""
-
-    def __init__(self, root: Path, name: str, jetpack: str) -> None:
-        self.module, self.jetpack = MODULES[name], JETPACKS[jetpack]
-        self.facts = BoardFacts.from_dict(yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()))
-        model = PlantModel(self.module.constants, seed=1, fan_profile=self.module.fan_profile)
-        self.plant = PlantBoard(root, model, self.module, self.jetpack)
-
-    def run(self, seconds: int, busy: float) -> None:
-        for _ in range(seconds):
-            self.plant.advance(1.0, busy)
-
-    def call(self, name: str, *arguments: str) -> None:
-        subprocess.run([str(self.plant.root / PROGRAMS[name]), *arguments], stdin=subprocess.DEVNULL, check=True)
-
-    def compare(self, jtop: Jtop) -> Comparison:
-        found = compare(jtop.sample(), self.plant.root, self.facts, self.module, self.jetpack)
-        print(f"\n{self.module.title}, JetPack {self.jetpack.name}\n\n{found.table()}")
-        return found
 
 
 @pytest.fixture(params=[("agx-orin", "6"), ("orin-nx", "6"), ("agx-orin", "5")],
