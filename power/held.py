@@ -1,7 +1,7 @@
 """What a clock file held before it was ours, in memory and on disk, so that it can be put back also after a crash.
 
 Owned by actuators.Caps, shared with cpu_caps.CpuCaps; `actuators.restore_saved` reads the file. Invariant: a value is
-on disk before its file is written for the first time.
+on disk before its file is written for the first time, and again if somebody removed it from there since.
 """
 
 from __future__ import annotations
@@ -29,11 +29,17 @@ class Held:
         """Save what a file holds, if that was not done yet. `by_mode`: what nvpmodel would have written there, should
         the mode be another one when it is put back. Raises SysfsError, PowerError."""
         if path in self._values:
+            if not self._path.exists():  # what was found is known to us alone: after a crash the cap would stay
+                self._save(self._values, self._by_mode)
             return
         if not self._values:
             self._mode = self._mode_now()
         values = {**self._values, path: self._sysfs.read_int(path)}
         modes = {**self._by_mode, path: by_mode}
+        self._save(values, modes)
+        self._values, self._by_mode = values, modes
+
+    def _save(self, values: Mapping[str, int], modes: Mapping[str, Mapping[int, int]]) -> None:
         state = {"version": 1, "root": str(self._sysfs.root.resolve()), "mode": self._mode, "values": values,
                  "mode_values": _by_mode_first(modes)}
         temporary = self._path.with_name(self._path.name + ".tmp")
@@ -43,7 +49,6 @@ class Held:
         except OSError as error:
             raise PowerError(f"cannot save the board's clock caps to {self._path} ({error.strerror}); no cap is "
                              "changed before they are safe") from error
-        self._values, self._by_mode = values, modes
 
     def found(self, path: str) -> int:
         """What a file that was taken is to hold again: what it did, or what the mode that holds by now writes there."""

@@ -8,7 +8,7 @@ never keeps its last value and never becomes 0.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .board import BoardFacts, Zone
@@ -83,10 +83,13 @@ class Sensors:
         if not readings.faults:
             self._failing_reads = 0
             return readings
-        if self._failing_reads % _LOOK_AGAIN_EVERY == 0:
-            self._look_up()
-            readings = self._read_once()
         self._failing_reads += 1
+        if self._failing_reads % _LOOK_AGAIN_EVERY == 1:
+            try:
+                self._look_up()
+            except SysfsError as error:
+                return replace(readings, faults=(*readings.faults, str(error)))
+            readings = self._read_once()
         return readings
 
     def _read_once(self) -> Readings:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ EMC_RATE = "sys/kernel/debug/bpmp/debug/clk/emc/rate"
 EMC_ACTIVITY = ("sys/kernel/debug/cactmon/mc_all", "sys/kernel/actmon_avg_activity/mc_all")
 _CPUS_MAX = 1024
 _MAX_BYTES = 65536
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")  # what the kernel prints has 64 bits at most
 
 
 def _name_of(error: OSError) -> str:
@@ -63,23 +65,22 @@ class Sysfs:
     def read_int(self, path: str) -> int:
         """A whole number, as sysfs writes them."""
         text = self.read_text(path)
-        try:
-            return int(text)
-        except ValueError as error:
-            raise SysfsError(path, f"holds {text[:40]!r}, not a whole number") from error
+        if not _WHOLE.fullmatch(text):
+            raise SysfsError(path, f"holds {text[:40]!r}, not a whole number")
+        return int(text)
 
     def read_ints(self, path: str) -> tuple[int, ...]:
         """Whole numbers separated by blanks (frequency tables)."""
         text = self.read_text(path)
-        try:
-            return tuple(int(part) for part in text.split())
-        except ValueError as error:
-            raise SysfsError(path, f"holds {text[:40]!r}, not whole numbers") from error
+        parts = text.split()
+        if not parts or not all(map(_WHOLE.fullmatch, parts)):
+            raise SysfsError(path, f"holds {text[:40]!r}, not whole numbers")
+        return tuple(map(int, parts))
 
     def write_int(self, path: str, value: int) -> None:
         """Write a number to an existing file (never creates one: a typo must not become a file on a plant)."""
         try:
-            fd = os.open(self.root / path, os.O_WRONLY | os.O_CLOEXEC | os.O_TRUNC)
+            fd = os.open(self.root / path, os.O_WRONLY | os.O_CLOEXEC | os.O_TRUNC | os.O_NONBLOCK)
             try:
                 os.write(fd, b"%d\n" % value)
             finally:

@@ -132,6 +132,15 @@ def test_after_a_crash_the_board_s_own_value_is_kept(plant: PlantBoard, agx: Boa
     assert _max(plant) == TOP
 
 
+def test_a_saved_state_that_somebody_removed_is_saved_again(plant: PlantBoard, agx: BoardFacts, state: Path) -> None:
+    caps = Caps(plant.root, agx, state)
+    caps.set_gpu_max(408 * MHZ, "test")
+    restore_saved(state)  # `orind power restore` beside a steward that goes on
+    caps.set_gpu_max(306 * MHZ, "the next tick")
+    assert _max(plant) == 306 * MHZ
+    assert restore_saved(state) and _max(plant) == TOP, "as if all had been killed"
+
+
 def test_a_mode_change_in_between_wins_over_the_saved_value(plant: PlantBoard, agx: BoardFacts, state: Path) -> None:
     Caps(plant.root, agx, state).set_gpu_max(408 * MHZ, "test")
     _set_mode(plant, 3)

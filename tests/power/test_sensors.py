@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -120,6 +121,31 @@ def test_an_absurd_rail_is_a_fault(plant: PlantBoard, agx: BoardFacts) -> None:
     assert readings.board_mw is None and "cannot be true" in readings.faults[0]
 
 
+@pytest.mark.parametrize("text", ["9" * 400, "9" * 20, "1_000", "nan", "1e5", "\u0663"])
+def test_what_no_kernel_prints_is_no_number(plant: PlantBoard, agx: BoardFacts, text: str) -> None:
+    voltage, _ = plant.layout.rail_files()["VDD_GPU_SOC"]
+    for path in (voltage, plant.layout.zone_file("cpu"), f"{plant.layout.devfreq}/cur_freq"):
+        (plant.root / path).write_text(f"{text}\n")
+    readings = Sensors(plant.root, agx).read()
+    assert readings.board_mw is None and "cpu" not in readings.zones_mc and readings.gpu_hz is None
+    assert len(readings.faults) == 3 and all("not a whole number" in f or "not ASCII" in f for f in readings.faults)
+    with pytest.raises(SysfsError, match="not whole numbers|not ASCII"):
+        Sysfs(plant.root).read_ints(voltage)
+
+
+@pytest.mark.parametrize("folder", ["thermal", "hwmon", "devfreq"])
+def test_a_class_that_cannot_be_listed_is_a_fault_until_it_can(plant: PlantBoard, agx: BoardFacts, folder: str) -> None:
+    sensors = Sensors(plant.root, agx)
+    place, aside = plant.root / "sys/class" / folder, plant.root / "aside"
+    place.rename(aside)
+    place.write_text("")
+    faults = sensors.read().faults
+    assert faults and faults[-1] == f"/sys/class/{folder}: cannot be listed: ENOTDIR (Not a directory)"
+    place.unlink()
+    aside.rename(place)
+    assert sensors.read().faults == ()
+
+
 def test_no_gpu(plant: PlantBoard, agx: BoardFacts) -> None:
     (plant.root / "sys/class/devfreq/17000000.gpu").unlink()
     readings = Sensors(plant.root, agx).read()
@@ -161,6 +187,9 @@ def test_sysfs_refusals(tmp_path: Path) -> None:
         sysfs.read_ints("file")
     with pytest.raises(SysfsError, match="cannot be listed: ENOTDIR"):
         sysfs.names("file")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SysfsError, match="cannot be written: ENXIO"):
+        sysfs.write_int("pipe", 1)
     assert sysfs.names("absent") == [] and sysfs.exists("file")
     # a node that vanished between listing and reading is skipped
     (tmp_path / "sys/class/hwmon/hwmon0").mkdir(parents=True)
