@@ -5,6 +5,7 @@ Runs in the checker only (main parses no YAML). Loads the configuration, the boa
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from ..power.sysfs import Sysfs
 from .config import Config
 from .regular_file import CONFIGURATION_BYTES_MAX, NotRegular, check_regular
 
+POLICY_BYTES_MAX = 16_384  # with the board's facts it goes to the steward in one message
 BOARDS = Path(__file__).parent.parent / "configs" / "boards"
 
 
@@ -113,6 +115,9 @@ def load_policy(
         policy.check_against(facts, mode)
     except SettingsError as error:
         raise ConfigError(_problems(document, error)) from None
+    if (size := len(json.dumps(document.value))) > POLICY_BYTES_MAX:
+        raise ConfigError([f"{path}:1: as JSON it has {size} bytes, at most {POLICY_BYTES_MAX} reach the governor: "
+                           "shorten names and lists"])
     if cameras is not None and (unknown := [i for i, c in enumerate(policy.priorities) if c not in cameras]):
         raise ConfigError([f"{path}:{document.line_of(('priorities', i))}: priorities[{i}]: no camera "
                            f"{policy.priorities[i]!r} (cameras: {', '.join(cameras)})" for i in unknown])

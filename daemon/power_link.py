@@ -51,6 +51,7 @@ class PowerLink:
         self._section: dict[str, Any] | None = None
         self._policy: Policy | None = None
         self._requests = PowerRequests()
+        self._untold = False  # a steward that runs does not know yet what was asked for: its queue was full
         self._floor_ns = 0
         self._lowest: Limits | None = None
         self._channel: Channel | None = None
@@ -104,7 +105,7 @@ class PowerLink:
         if refusal:
             log.warning("power: what %s asked for is refused: %s", by, refusal)
             return {"ok": False, "result": f"refused: {refusal}"}
-        self._tell({"asked": self._requests.message()})
+        self._tell_asked()
         return {"ok": True, "result": "taken"}
 
     def limits(self, now_ns: int) -> Limits | None:
@@ -144,6 +145,8 @@ class PowerLink:
     def tick(self, now_ns: int) -> None:
         """Start a steward where one is due, after the one before has ended, so that it cannot undo the new caps."""
         self._requests.tick(now_ns)
+        if self._untold:
+            self._tell_asked()
         self.energy.tick(now_ns)
         if self._channel is not None and self._child is not None and now_ns - self._heard_ns > SILENT_NS:
             log.error("the steward has been silent for %.0f s and is replaced", SILENT_NS / 1e9)
@@ -196,7 +199,10 @@ class PowerLink:
                 return
         self._channel = channel
         self._watcher.watch(channel.fileno(), self._on_readable)
-        self._tell({"asked": self._requests.message()})
+        self._tell_asked()
+
+    def _tell_asked(self) -> None:
+        self._untold = not self._tell({"asked": self._requests.message()})
 
     def _tell(self, message: dict[str, Any]) -> bool:
         """Pass it on to the steward. False: it cannot be told now; a steward that does not read is replaced for its

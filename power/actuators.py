@@ -62,7 +62,7 @@ class Caps:
 
     def gpu_cap_hz(self) -> int:
         """The cap that holds now, as the board says it (thermal throttling may hold it below ours)."""
-        return self._sysfs.read_int(self._max_path)
+        return self._sysfs.read_clocks(self._max_path)[0]
 
     def set_gpu_max(self, hz: int, reason: str) -> int:
         """Cap the GPU at the highest allowed step not above `hz`; returns what the board then says.
@@ -119,7 +119,7 @@ class Caps:
         return self.envelope.notes()
 
     def _read_table(self) -> tuple[int, ...]:
-        return tuple(sorted(set(self._sysfs.read_ints(self._table_path))))
+        return tuple(sorted(set(self._sysfs.read_clocks(self._table_path))))
 
     def _mind(self, found_hz: int) -> None:
         """Somebody raised the cap. Lowering it is what the kernel does against heat."""

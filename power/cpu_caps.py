@@ -27,7 +27,7 @@ class CpuCaps:
         """What the mode allows. Nothing where the clocks cannot be read: then they are left alone."""
         mode_id = self._envelope.mode_id
         try:
-            cap_khz = min((self._sysfs.read_int(path) for path in self._paths()), default=None)
+            cap_khz = min((self._sysfs.read_clocks(path)[0] for path in self._paths()), default=None)
         except SysfsError:
             cap_khz = None
         if cap_khz is None or not self._table_khz:
@@ -63,7 +63,7 @@ class CpuCaps:
         tables = []
         for path in self._paths():
             try:
-                tables.append(set(self._sysfs.read_ints(f"{path.rpartition('/')[0]}/scaling_available_frequencies")))
+                tables.append(set(self._sysfs.read_clocks(f"{path.rpartition('/')[0]}/scaling_available_frequencies")))
             except SysfsError:
                 return ()
         return tuple(sorted(set.intersection(*tables))) if tables else ()

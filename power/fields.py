@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import difflib
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 
 from .errors import Problem, SettingsError
 
+TEXT_MAX = 200
+ENTRIES_MAX = 100  # of a list; what is read here goes to the steward in one message
+_NAME = f"printable, at most {TEXT_MAX} characters"
 _MISSING = object()
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
 
 
 class Fields:
@@ -50,21 +56,23 @@ class Fields:
         value = self._take(key, default is None)
         if value is _MISSING:
             return default if default is not None else ""
-        if not isinstance(value, str) or not value.strip():
-            self.complain(key, f"must be non-empty text, not {value!r}")
+        if not _is_name(value):
+            self.complain(key, f"must be non-empty text, not {shown(value)}; {_NAME}")
             return ""
-        return value
+        return str(value)
 
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
         """A finite number in [low, high]."""
         value = self._take(key, default is None)
         if value is _MISSING:
             return default if default is not None else low
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            self.complain(key, f"must be a number, not {value!r}")
+        # a whole number may have more digits than a float can hold
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value in (math.inf, -math.inf) \
+                or value != value:
+            self.complain(key, f"must be a number, not {shown(value)}")
             return low
         if not low <= value <= high:
-            self.complain(key, f"must lie in {low:g} to {high:g}, not {value:g}")
+            self.complain(key, f"must lie in {low:g} to {high:g}, not {shown(value)}")
             return low
         return float(value)
 
@@ -74,10 +82,10 @@ class Fields:
         if value is _MISSING:
             return default if default is not None else low
         if isinstance(value, bool) or not isinstance(value, int):
-            self.complain(key, f"must be a whole number, not {value!r}")
+            self.complain(key, f"must be a whole number, not {shown(value)}")
             return low
         if not low <= value <= high:
-            self.complain(key, f"must lie in {low} to {high}, not {value}")
+            self.complain(key, f"must lie in {low} to {high}, not {shown(value)}")
             return low
         return value
 
@@ -94,7 +102,7 @@ class Fields:
         if value is _MISSING:
             return default
         if not isinstance(value, bool):
-            self.complain(key, f"must be true or false, not {value!r}")
+            self.complain(key, f"must be true or false, not {shown(value)}")
             return default
         return value
 
@@ -105,7 +113,9 @@ class Fields:
         inner = self.child(key)
         if not inner.names():
             self.complain(key, "must be a mapping of names to numbers")
-        return {name: inner.number(name, low, high) for name in inner.names()}
+        found = {name: inner.number(name, low, high) for name in inner.names()}
+        inner.finish()  # a key that is no text
+        return found
 
     def raw(self, key: str) -> object:
         """A required value as it stands there, for the caller to check; None where it is absent."""
@@ -131,11 +141,13 @@ class Fields:
         if value is _MISSING:
             return tuple(default or ())
         if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or not value:
-            self.complain(key, f"must be a list of texts, not {value!r}")
+            self.complain(key, f"must be a list of texts, not {shown(value)}")
             return ()
-        good = [item for item in value if isinstance(item, str) and item.strip()]
+        if not self._few(key, value):
+            return ()
+        good = [str(item) for item in value if _is_name(item)]
         if len(good) != len(value):
-            self.complain(key, f"must hold texts only, not {list(value)!r}")
+            self.complain(key, f"must hold texts only, not {shown(list(value))}; {_NAME}")
         if len(set(good)) != len(good):
             self.complain(key, "names something twice")
         return tuple(good)
@@ -153,7 +165,14 @@ class Fields:
         if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or not value:
             self.complain(key, "must be a non-empty list of mappings")
             return []
+        if not self._few(key, value):
+            return []
         return [Fields(item, self._what, (*self._where, key, i), self._problems) for i, item in enumerate(value)]
+
+    def _few(self, key: str, value: Sequence[object]) -> bool:
+        if len(value) > ENTRIES_MAX:
+            self.complain(key, f"has {len(value)} entries, at most {ENTRIES_MAX} are read")
+        return len(value) <= ENTRIES_MAX
 
     def finish(self) -> None:
         """Report unknown keys; at the outermost mapping, raise SettingsError when anything at all was wrong."""
@@ -164,3 +183,13 @@ class Fields:
                 self._problems.append(Problem((*self._where, str(key)), f"unknown key{hint}"))
         if not self._where and self._problems:
             raise SettingsError(self._what, tuple(self._problems))
+
+
+def _is_name(value: object) -> bool:
+    """Names reach terminals, the journal and the status as they are."""
+    return isinstance(value, str) and bool(value.strip()) and value.isprintable() and len(value) <= TEXT_MAX
+
+
+def shown(value: object) -> str:
+    """A value of the file for a message: few words, whatever it holds (an alias within aliases has no end)."""
+    return _SHORT.repr(value)

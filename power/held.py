@@ -34,7 +34,7 @@ class Held:
             return
         if not self._values:
             self._mode = self._mode_now()
-        values = {**self._values, path: self._sysfs.read_int(path)}
+        values = {**self._values, path: self._sysfs.read_clocks(path)[0]}
         modes = {**self._by_mode, path: by_mode}
         self._save(values, modes)
         self._values, self._by_mode = values, modes

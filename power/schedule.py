@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime as LocalTime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from .fields import Fields
+from .fields import Fields, shown
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY, _WEEK = 24 * 60, 7 * 24 * 60
@@ -113,5 +113,5 @@ def _minute(f: Fields, key: str) -> int:
         if colon and len(hours) == len(minutes) == 2 and digits.isascii() and digits.isdigit() \
                 and int(hours) < 24 and int(minutes) < 60:
             return int(hours) * 60 + int(minutes)
-    f.complain(key, f'must be a time of the day in quotes, such as "22:00", not {value!r}')
+    f.complain(key, f'must be a time of the day in quotes, such as "22:00", not {shown(value)}')
     return 0

@@ -28,6 +28,7 @@ EMC_ACTIVITY = ("sys/kernel/debug/cactmon/mc_all", "sys/kernel/actmon_avg_activi
 _CPUS_MAX = 1024
 _MAX_BYTES = 65536
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")  # what the kernel prints has 64 bits at most
+_CLOCK_END = 100_000_000_000
 
 
 def _name_of(error: OSError) -> str:
@@ -76,6 +77,13 @@ class Sysfs:
         if not parts or not all(map(_WHOLE.fullmatch, parts)):
             raise SysfsError(path, f"holds {text[:40]!r}, not whole numbers")
         return tuple(map(int, parts))
+
+    def read_clocks(self, path: str) -> tuple[int, ...]:
+        """Clocks in Hz or kHz, at least one, all above 0."""
+        clocks = self.read_ints(path)
+        if not all(0 < clock < _CLOCK_END for clock in clocks):
+            raise SysfsError(path, f"holds {' '.join(map(str, clocks))[:40]!r}, which no clock can have")
+        return clocks
 
     def write_int(self, path: str, value: int) -> None:
         """Write a number to an existing file (never creates one: a typo must not become a file on a plant)."""

@@ -312,6 +312,27 @@ def test_a_budget_that_is_asked_for_reaches_the_steward_and_ends_by_itself(
                     "power: budget of 18 W, asked for by uid 1000 (pid 42), ended: its time is over"]
 
 
+def test_what_a_steward_with_a_full_queue_missed_is_told_when_it_reads_again(link: Link) -> None:
+    link.link.configure(SECTION, "/plant")
+    link.turn()
+    with link.steward() as steward:
+        told(steward)
+        while not link.link._untold:
+            assert link.link.ask(asking(budget_w=28, for_s=600), link.now)["ok"]
+        assert link.link.ask(asking(budget_w=18, for_s=600), link.now)["ok"]
+        link.turn()
+        assert link.link._untold, "it has not read yet"
+        steward.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            while json.loads(steward.recv(65_536))["asked"]["budget"][0] == 28_000:
+                pass
+        link.turn()
+        assert json.loads(steward.recv(65_536))["asked"]["budget"][0] == 18_000
+        link.turn()
+        with pytest.raises(BlockingIOError):
+            steward.recv(65_536)
+
+
 def test_what_was_asked_for_ends_on_request_and_where_a_new_policy_forbids_it(
     link: Link, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -106,6 +106,11 @@ def test_what_holds_together_is_taken(tmp_path: Path, more: str) -> None:
     (HEAD + "steady: true\ngpu_min_mhz: 510\n", "agx-orin",
      "5: gpu_min_mhz: contradicts `steady: true`, whose lowest clock is its highest"),
     (HEAD + "steady: 1\n", "agx-orin", "4: steady: must be true or false, not 1"),
+    # what the steward cannot be told
+    (HEAD + "priorities: [line1]\n" + WINDOWS + "".join(
+        f'    - {{name: "{chr(0x1f600) * 150}{n}", from: "00:{n:02}", to: "00:{n + 1:02}", budget_w: 20}}\n'
+        for n in range(10)), "agx-orin",
+     "1: as JSON it has 18818 bytes, at most 16384 reach the governor: shorten names and lists"),
     (HEAD + "rail_limits_w: {}\n", "agx-orin", "4: rail_limits_w: must be a mapping of names to numbers"),
 ])
 def test_a_contradiction_is_refused_with_its_line(tmp_path: Path, policy: str, board: str, refusal: str) -> None:

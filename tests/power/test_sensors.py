@@ -129,7 +129,7 @@ def test_what_no_kernel_prints_is_no_number(plant: PlantBoard, agx: BoardFacts, 
     readings = Sensors(plant.root, agx).read()
     assert readings.board_mw is None and "cpu" not in readings.zones_mc and readings.gpu_hz is None
     assert len(readings.faults) == 3 and all("not a whole number" in f or "not ASCII" in f for f in readings.faults)
-    with pytest.raises(SysfsError, match="not whole numbers|not ASCII"):
+    with pytest.raises(SysfsError, match=r"not whole numbers|not ASCII"):
         Sysfs(plant.root).read_ints(voltage)
 
 

@@ -122,11 +122,32 @@ def test_a_policy_must_be_a_mapping(source: object) -> None:
     ({"batch_max": True}, "batch_max: must be a whole number, not True"),
     ({"boards": "agx-orin"}, "boards: must be a list of texts"),
     ({"name": 3}, "name: must be non-empty text"),
+    ({"name": "a\x1b[31m"}, "name: must be non-empty text, not 'a\\x1b[31m'; printable, at most 200 characters"),
+    ({"name": "x" * 201}, "name: must be non-empty text, not 'xxxxxxxxxxxx...xxxxxxxxxxxxx'; printable"),
+    ({"boards": ["agx-orin", "a\nb"]}, "boards: must hold texts only, not ['agx-orin', 'a\\nb']"),
+    ({"priorities": [f"c{n}" for n in range(101)]}, "priorities: has 101 entries, at most 100 are read"),
+    ({"ambient": [{"ambient_c": n / 2, "budget_w": 20} for n in range(101)]},
+     "ambient: has 101 entries, at most 100 are read"),
+    ({"budget_w": 10**400}, "budget_w: must lie in 1 to 200, not 100000000000000000...0000000000000000000"),
+    ({"batch_max": 10**400}, "batch_max: must lie in 1 to 64, not 100000000000000000...0000000000000000000"),
+    ({"tolerance_w": float("inf")}, "tolerance_w: must be a number, not inf"),
+    ({"tolerance_w": float("nan")}, "tolerance_w: must be a number, not nan"),
+    ({"rail_limits_w": {"VDD_CPU_CV": 5, 1: 7}}, "rail_limits_w.1: unknown key"),
+    ({"zone_limits_c": {"cpu": 70, None: 7}}, "zone_limits_c.None: unknown key"),
 ])
 def test_wrong_policies_are_refused(changes: dict[str, object], text: str) -> None:
     with pytest.raises(SettingsError) as caught:
         Policy.from_dict({"budget_w": 30, **changes})
     assert text in str(caught.value)
+
+
+def test_a_message_is_short_whatever_the_value_holds() -> None:
+    nested: list[object] = ["x"] * 10
+    for _ in range(12):  # as YAML's aliases make it: 10^13 texts if written out
+        nested = [nested] * 10
+    with pytest.raises(SettingsError) as caught:
+        Policy.from_dict({"budget_w": nested, "priorities": nested, "name": nested, "steady": nested})
+    assert len(caught.value.problems) == 4 and len(str(caught.value)) < 2_000
 
 
 def test_policy_defaults() -> None:

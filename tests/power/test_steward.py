@@ -75,6 +75,23 @@ def test_a_mode_that_is_reset_behind_our_back_is_noticed_and_obeyed(rig: Rig) ->
     assert report.mode == ("MAXN", None) and report.gpu_cap_hz == rig.caps.gpu_cap_hz() < 1_300_500_000, "the budget"
 
 
+@pytest.mark.parametrize("text", ["-256000", "0", "1000000000000", "0 306000000"])
+def test_a_clock_that_cannot_be_is_not_known(rig: Rig, text: str) -> None:
+    rig.run(1, 1.0)
+    cpu = rig.plant.root / rig.plant.layout.cpu_policies()[0] / "scaling_max_freq"
+    table = rig.plant.root / rig.plant.layout.devfreq / "available_frequencies"
+    for path in (cpu, table, rig.plant.root / rig.plant.layout.max_freq):
+        good = path.read_text()
+        path.write_text(f"{text}\n")
+        report = rig.steward.tick()
+        if path != cpu:  # nobody needs the CPUs' now
+            assert "which no clock can have" in " ".join(report.faults), path
+        path.write_text(good)
+        assert rig.steward.tick().faults == ()
+    rig.steward.close()
+    assert (rig.plant.root / rig.plant.layout.max_freq).read_text() == "1300500000\n"
+
+
 def test_a_cap_that_cannot_be_written_is_a_fault_and_limits_go_out(rig: Rig) -> None:
     rig.run(1, 0.0)
     (rig.plant.root / rig.plant.layout.max_freq).unlink()
