@@ -15,11 +15,11 @@ from typing import Any
 from ..ipc.control import ControlClient
 from ..ipc.errors import ControlError
 from ..ipc.exit_codes import Exit
+from ..power.held import STATE_NAME
 from ..power.privileged import Privileged
 from .control_options import add_run_dir
 from .power_helper import SOCKET
 
-STATE = "power-state.json"  # in run_dir while a daemon holds the GPU's cap
 BOARD = Path("/")
 TIMEOUT_S = 90.0  # a switch may take 30 s, and so may one that was asked for before
 HINT = "is the power helper installed and listening? (systemctl enable --now orind-power.socket), or use sudo"
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         request = {"op": "stage" if options.stage else "mode", "name": options.name}
     try:
-        answer = ask(request, options.root, Path(options.run_dir) / STATE)
+        answer = ask(request, options.root, Path(options.run_dir) / STATE_NAME)
     except ControlError as error:
         print(f"orind power: {error}", file=sys.stderr)
         return Exit.UNAVAILABLE

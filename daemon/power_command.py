@@ -14,13 +14,11 @@ from pathlib import Path
 from ..ipc.exit_codes import Exit
 from ..power.actuators import restore_saved
 from ..power.errors import ConfError, PowerError, SysfsError
+from ..power.held import STATE_NAME
 from ..power.nvpmodel import CONF, Conf, ConfMode, Masks, read_board, switch_to
 from ..power.sysfs import Sysfs
 from . import mode_command, power_ask_command, power_view
 from .control_options import DEFAULT_RUN_DIR, add_run_dir
-from .mode_command import STATE
-
-PROBLEMS_MAX = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,10 +66,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         return _modes(options)
     except ConfError as error:
-        for line in error.lines()[:PROBLEMS_MAX]:
-            print(f"orind power: {line}", file=sys.stderr)
-        if len(error.problems) > PROBLEMS_MAX:
-            print(f"orind power: and {len(error.problems) - PROBLEMS_MAX} more", file=sys.stderr)
+        print("\n".join(f"orind power: {line}" for line in error.lines()), file=sys.stderr)
         return Exit.CONFIGURATION
     except SysfsError as error:
         print(f"orind power: {options.root / error.path}: {error.why}; --root names a simulated board", file=sys.stderr)
@@ -80,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _restore(options: argparse.Namespace) -> int:
     try:
-        done = restore_saved(Path(options.run_dir) / STATE)
+        done = restore_saved(Path(options.run_dir) / STATE_NAME)
     except (PowerError, OSError) as error:
         print(f"orind power: {error}", file=sys.stderr)
         return Exit.FAILED

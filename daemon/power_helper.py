@@ -20,11 +20,13 @@ from pathlib import Path
 
 from ..ipc.control import ControlServer
 from ..ipc.exit_codes import Exit
+from ..power.held import STATE_NAME
 from ..power.privileged import Privileged
+from .control_options import DEFAULT_RUN_DIR
 
 SOCKET = Path("/run/orind-power.sock")
 GROUP = "orind"
-STATE = Path("/run/orind/power-state.json")
+STATE = Path(DEFAULT_RUN_DIR) / STATE_NAME
 IDLE_S = 60.0
 SILENT_S = 30.0  # a client that asks nothing for so long gives its place to another one
 FIRST_PASSED_FD = 3  # sd_listen_fds(3)

@@ -20,6 +20,7 @@ from ..ipc.stats_page import StatsWriter
 from ..power.board import BoardFacts
 from ..power.energy import EnergyMeter, PowerSample
 from ..power.errors import PowerError
+from ..power.held import STATE_NAME
 from ..power.limits import Limits, in_force
 from ..power.policy import Policy
 from .deadline_floor import floor_of, frame_cycles
@@ -73,7 +74,7 @@ class PowerLink:
         if section is None:
             self.energy.stop()
         wanted = (
-            None if section is None else {**section, "root": root, "state": str(self._run_dir / "power-state.json")}
+            None if section is None else {**section, "root": root, "state": str(self._run_dir / STATE_NAME)}
         )
         if wanted == self._section:
             return

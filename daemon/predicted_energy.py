@@ -56,7 +56,7 @@ def told(cost: InferenceCost) -> dict[str, float]:
 
 def _cpu_share(device: Device, facts: BoardFacts) -> float:
     """What the CPUs of the mode draw of what they can."""
-    module, mode = MODULES.get(facts.name), next((m for m in facts.modes if m.name == device.mode), None)
+    module, mode = MODULES.get(facts.name), facts.mode(device.mode)
     if module is None or mode is None or mode.cpu_max_khz is None:
         return 1.0
     top = module.cpu_table_khz[-1]

@@ -92,7 +92,7 @@ def set_up(options: argparse.Namespace) -> Setup:
         raise Refused(Exit.DATA, error.problems) from None
     load_trace, deadline_ns = _cameras(load_trace, config, options)
     _check_amount(load_trace, length_s, options.load)
-    mode = next((m for m in facts.modes if m.name == mode_name), widest_of(facts.name))
+    mode = facts.mode(mode_name) or widest_of(facts.name)
     simulated = simulated_board(facts, MODULES[facts.name], mode, 25.0, options.seed, options.fan, BEGIN_NS)
     simulated.model.ambient_c = ambient.interpolated(0.0) if isinstance(ambient, Series) else ambient
     rules = _rules(config)

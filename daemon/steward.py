@@ -78,7 +78,7 @@ class Heard:
         self._asked: dict[str, Asked | None] = {}
 
     def take(self, asked: dict[str, list[Any] | None]) -> None:
-        """`budget`, `ambient` or `deadline`: [value, until_ns, by], or null where it does not hold any more."""
+        """By name of a field of Outside: [value, until_ns, by], or null where it does not hold any more."""
         for name, value in asked.items():
             self._asked[name] = None if value is None else Asked(*value)
 
@@ -114,7 +114,7 @@ def _govern(
         report = steward.tick()
         _say(channel, {"sample": report.power_sample(idle_mw).to_json()})
         emc = memory.look(time.monotonic_ns())
-        _say(channel, {"report": {"board": board, **report.to_dict(policy), **emc}})
+        _say(channel, {"report": {"board": board, **report.to_dict(), **emc}})
 
 
 def _busy(stats: StatsReader) -> tuple[int, int] | None:

@@ -97,9 +97,9 @@ class BoardFacts:
         f.finish()
         return facts
 
-    def mode(self, mode_id: int) -> Mode | None:
-        """The mode with nvpmodel's id, or None: a configuration that we have not seen."""
-        return next((mode for mode in self.modes if mode.id == mode_id), None)
+    def mode(self, wanted: int | str) -> Mode | None:
+        """The mode with nvpmodel's id or name, or None: a configuration that we have not seen."""
+        return next((mode for mode in self.modes if wanted in (mode.id, mode.name)), None)
 
     def matches(self, compatible: Sequence[str]) -> bool:
         """Whether a device tree's `compatible` list (sysfs.read_compatible) is this module's."""

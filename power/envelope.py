@@ -40,13 +40,13 @@ class Envelope:
         self._said, self._looked = said, True
         if waits and holds is None:
             return self._found_hz
-        return None if holds is None else self._cap_hz(holds)
+        return None if holds is None else self.caps_hz().get(holds)
 
     def name(self, mode_id: int | None) -> str | None:
         """As people know it."""
         if mode_id is None:
             return None
-        mode = self._facts.mode(mode_id) if self._conf is None else self._conf.mode(mode_id)
+        mode = self._known.mode(mode_id)
         return f"mode {mode_id}" if mode is None else mode.name
 
     def notes(self) -> tuple[str, ...]:
@@ -60,17 +60,16 @@ class Envelope:
 
     def caps_hz(self) -> dict[int, int | None]:
         """Of every mode that is known."""
-        modes = self._facts.modes if self._conf is None else self._conf.modes
-        return {mode.id: mode.gpu_max_hz for mode in modes}
+        return {mode.id: mode.gpu_max_hz for mode in self._known.modes}
 
     def cpu_caps_khz(self) -> dict[int, int | None]:
         """The same for the CPUs."""
-        modes = self._facts.modes if self._conf is None else self._conf.modes
-        return {mode.id: mode.cpu_max_khz for mode in modes}
+        return {mode.id: mode.cpu_max_khz for mode in self._known.modes}
 
-    def _cap_hz(self, mode_id: int) -> int | None:
-        mode = self._facts.mode(mode_id) if self._conf is None else self._conf.mode(mode_id)
-        return None if mode is None else mode.gpu_max_hz
+    @property
+    def _known(self) -> BoardFacts | Conf:
+        """Whose modes count."""
+        return self._facts if self._conf is None else self._conf
 
     def _notice(self, holds: int | None, waiting: int | None) -> None:
         if self._looked and holds != self.mode_id:

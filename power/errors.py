@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+PROBLEMS_MAX = 20  # of one file that are told to a person
+
 
 class PowerError(Exception):
     """Anything that power could not do; the text is for a person."""
@@ -59,5 +61,8 @@ class ConfError(PowerError):
         super().__init__("; ".join(self.lines()))
 
     def lines(self) -> list[str]:
-        """One for each problem: FILE:LINE: what."""
-        return [f"{self.file}:{line}: {what}" if line else f"{self.file}: {what}" for line, what in self.problems]
+        """One for each problem: FILE:LINE: what; at most PROBLEMS_MAX, then how many more there are."""
+        found = [f"{self.file}:{line}: {what}" if line else f"{self.file}: {what}"
+                 for line, what in self.problems[:PROBLEMS_MAX]]
+        more = len(self.problems) - PROBLEMS_MAX
+        return [*found, f"and {more} more"] if more > 0 else found

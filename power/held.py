@@ -13,6 +13,9 @@ from pathlib import Path
 from .errors import PowerError
 from .sysfs import Sysfs
 
+STATE_NAME = "power-state.json"
+"""Of the file in a daemon's run_dir: it is there while the daemon holds a cap, and after a crash until the restore."""
+
 
 class Held:
     """`mode_now`: the id of nvpmodel's mode that holds. Owns `path` until the restore."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def contradictions(policy: Policy, facts: BoardFacts, mode_name: str) -> list[Problem]:
     """All of them. `mode_name`: the mode of nvpmodel that is configured or active; '' where none is known."""
-    mode = next((m for m in facts.modes if m.name == mode_name), None)
+    mode = facts.mode(mode_name)
     return [*_of_board(policy, facts), *_of_budgets(policy, facts), *_of_names(policy, facts),
             *_of_clocks(policy, facts, mode), *_of_zone(policy)]
 

@@ -20,7 +20,6 @@ from .nvpmodel import Conf, ConfMode, read_conf
 from .sysfs import Sysfs
 
 REQUESTS = {"mode": ("name",), "stage": ("name",), "fan": ("profile",), "emc": ()}
-PROBLEMS_MAX = 20
 _NAME = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 
 
@@ -43,8 +42,7 @@ class Privileged:
         except _Refused as error:
             return _failure("usage", [str(error)])
         except ConfError as error:
-            more = len(error.problems) - PROBLEMS_MAX
-            return _failure("conf", [*error.lines()[:PROBLEMS_MAX], *([f"and {more} more"] if more > 0 else [])])
+            return _failure("conf", error.lines())
         except SysfsError as error:
             return _failure("file", [f"{self._sysfs.root / error.path}: {error.why}"])
         except PowerError as error:

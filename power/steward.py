@@ -68,7 +68,7 @@ class Report:
         board_mw = None if self.power_doubted else self.readings.board_mw
         return PowerSample(self.now_ns, board_mw, max(round(idle_mw + self.decision.bias_mw), 0), bool(self.busy))
 
-    def to_dict(self, policy: Policy) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """The `power` section of `orind status --json`: W, C, Hz."""
         seen = self.readings
         return {

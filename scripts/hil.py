@@ -39,6 +39,7 @@ from orind.ipc.control import ControlClient
 from orind.ipc.errors import ControlError
 from orind.ipc.exit_codes import Exit
 from orind.power.errors import PowerError
+from orind.power.held import STATE_NAME
 from orind.power.sysfs import Sysfs
 
 SCENARIOS = ROOT / "configs" / "hil"
@@ -175,7 +176,7 @@ def refusal(place: Place, cases: Sequence[Case], sure: bool, run_dir: Path) -> s
 
 
 def _governs(run_dir: Path) -> bool:
-    if (run_dir / "power-state.json").exists():
+    if (run_dir / STATE_NAME).exists():
         return True
     try:
         with ControlClient(run_dir / "control", 5.0) as client:

@@ -22,7 +22,7 @@ from harness import ServiceError
 
 from orind.ipc.errors import StatsPageError
 from orind.ipc.stats_page import StatsReader
-from orind.power import programs
+from orind.power import mode_switch, programs
 from orind.power.board import BoardFacts
 from orind.power.nvpmodel import read_conf
 from orind.power.plant.busy import write_busy_file
@@ -32,7 +32,6 @@ FASTER = 20.0
 """What the thermal time constants of the simulated board are divided by."""
 START_TIMEOUT_S = 20.0
 FEED_S = 0.02
-NVPMODEL_TIMEOUT_S = 30.0
 
 
 class Board(Protocol):
@@ -182,7 +181,7 @@ def _run_nvpmodel(root: Path, name: str) -> None:
     mode = conf.mode(name)
     if mode is None:
         raise ServiceError(f"no mode {name} (known: {', '.join(m.name for m in conf.modes)})")
-    programs.run(Sysfs(root), "nvpmodel", ["-m", str(mode.id)], NVPMODEL_TIMEOUT_S)
+    programs.run(Sysfs(root), "nvpmodel", ["-m", str(mode.id)], mode_switch.TIMEOUT_S)
 
 
 def _link_tree(tap: Path, board: Path) -> None:

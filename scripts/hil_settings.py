@@ -16,14 +16,13 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from orind.power import programs
+from orind.power import mode_switch, programs
 from orind.power.errors import ConfError, PowerError, SysfsError
 from orind.power.nvpmodel import Conf, read_conf, read_mode_id
 from orind.power.sysfs import CPUFREQ, Sysfs
 
 VERSION = 1
 END_TIMEOUT_S = 40.0
-NVPMODEL_TIMEOUT_S = 30.0
 _NOT_SETTINGS = ("FREQ_TABLE", "PG_MASK")  # a table is no setting; masks take a reboot, and no run enters such a mode
 
 
@@ -137,8 +136,8 @@ def restore(file: Path) -> list[str]:
         return [f"{root} is gone, and its settings with it"]
     if recorded.mode is not None and read_mode_id(sysfs) != recorded.mode:
         try:
-            ran = programs.run(sysfs, "nvpmodel", ["-m", str(recorded.mode)], NVPMODEL_TIMEOUT_S)
-            done.append(f"mode {recorded.mode} (nvpmodel {ran.end(NVPMODEL_TIMEOUT_S)})")
+            ran = programs.run(sysfs, "nvpmodel", ["-m", str(recorded.mode)], mode_switch.TIMEOUT_S)
+            done.append(f"mode {recorded.mode} (nvpmodel {ran.end(mode_switch.TIMEOUT_S)})")
         except PowerError as error:
             wrong.append(f"mode {recorded.mode}: {error}")
     for path, value in recorded.values.items():

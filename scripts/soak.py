@@ -31,7 +31,6 @@ from soak_schedule import KINDS, Event, draw
 from orind.daemon.terminal import table
 
 SETTLE_S = 30.0
-SHOWN = 40
 PATTERNS = {"line1": "dealer", "door": "push", "live": "pub"}
 RATES_HZ = {"line1": 20.0, "door": 6.0, "live": 12.0}
 LOAD = 0.4

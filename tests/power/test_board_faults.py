@@ -199,7 +199,7 @@ def test_rail_gated_and_eagain_are_no_faults_in_files(plant: PlantBoard, agx: Bo
 def test_over_current_events_are_shown_as_a_rate_and_only_many_are_a_fault(make_loop: Make) -> None:
     loop = make_loop(name="orin-nano-super", budget_w=25)
     report = loop.run(20, _full)
-    shown = report.to_dict(loop.policy)["over_current_hz"]
+    shown = report.to_dict()["over_current_hz"]
     assert 10 <= shown <= 30 and report.faults == (), "normal for this module in its free mode"
     loop.board.kernel._oc = (4.0, 10.0, 120.0)
     report = loop.run(10, _full)

@@ -91,7 +91,7 @@ def test_a_mode_is_set_behind_the_back_and_a_write_refused() -> None:
 
 def test_a_mode_gates_and_caps() -> None:
     facts = facts_of("agx-orin")
-    mode = next(m for m in facts.modes if m.name == "MODE_30W")
+    mode = facts.mode("MODE_30W")
     board = simulated_board(facts, AGX_ORIN, mode)
     assert board.gpu_clocks_hz()[-1] == 612_000_000 and board.model.powered_tpcs == 4
     assert board.cpu_cap_khz == 1_728_000 and board.model.emc_mhz == 3199

@@ -54,7 +54,7 @@ def test_the_budget_is_held_through_files(rig: Rig) -> None:
     assert all(abs(w - 30) < 1.5 for w in watts[10:])
     assert report.faults == () and report.busy == 1.0
     assert rig.limits[-1].expires_ns == rig.now_ns - 10**8 + POLICY.limits_ttl_ns and len(rig.limits) == 250
-    status = json.loads(json.dumps(report.to_dict(POLICY)))
+    status = json.loads(json.dumps(report.to_dict()))
     assert {"board_w", "budget_w", "tj_c", "gpu_hz", "gpu_cap_hz"} <= set(status)
     assert status["budget_w"] == 30 and status["gpu_cap_hz"] == rig.caps.gpu_cap_hz() and status["level"] == "free"
     rig.steward.close()
@@ -66,7 +66,7 @@ def test_a_mode_that_is_reset_behind_our_back_is_noticed_and_obeyed(rig: Rig) ->
     rig.plant.reset_mode(3, 816_000_000)
     report = rig.steward.tick()
     assert report.notes == ("the power mode was changed from MAXN to MODE_50W; its caps hold from now on",)
-    assert report.mode == ("MODE_50W", None) and report.to_dict(POLICY)["mode"] == "MODE_50W"
+    assert report.mode == ("MODE_50W", None) and report.to_dict()["mode"] == "MODE_50W"
     for _ in range(20):
         report = rig.run(0.1, 0.1)
         assert report.gpu_cap_hz is not None and report.gpu_cap_hz <= 816_000_000 and report.notes == ()
@@ -129,5 +129,5 @@ def test_unreadable_busy_time_is_unknown(rig: Rig) -> None:
     rig.run(1, 0.0)
     rig.steward._read_busy = lambda: None
     report = rig.run(2, 1.0)
-    assert report.busy is None and report.to_dict(POLICY)["busy"] is None
+    assert report.busy is None and report.to_dict()["busy"] is None
     assert rig.limits[-1].level == "free"
