@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from .sections import Camera
 log = logging.getLogger("orind")
 RESPAWN_NS = 1_000_000_000
 SILENT_NS = 5_000_000_000  # limits end after 2 s; a steward that is quiet for longer hangs
+CALM_NS = 5_000_000_000  # sensors that had no fault for so long are well again
 FLOOR_EVERY_NS, FLOOR_HOLDS_NS = 1_000_000_000, 5_000_000_000
 UNLIMITED_BATCH = 1 << 16
 NO_CAMERAS: Mapping[str, Camera] = {}
@@ -60,6 +61,7 @@ class PowerLink:
         self._latest: Limits | None = None
         self._respawn = Respawn(RESPAWN_NS)
         self._heard_ns = 0
+        self._faulty_ns: int | None = None  # the last report with a fault that was told and is not over
         self._last_words = ""
         self.report: dict[str, Any] = dict(UNGOVERNED)
         self.energy = EnergyMeter()
@@ -241,14 +243,21 @@ class PowerLink:
         elif "sample" in message:
             self.energy.take(PowerSample.from_json(message["sample"]))
         else:
-            before, self.report = bool(self.report.get("faults")), bound_fields(message["report"])
-            faults = self.report.get("faults")
+            self.report = bound_fields(message["report"])
             for note in self.report.get("notes", ()):
                 log.warning("power: %s", note)
-            if faults and not before:
+            self._tell_faults(self.report.get("faults", ()))
+
+    def _tell_faults(self, faults: Sequence[str]) -> None:
+        """Once when they come, and once when they have been gone for a while: a sensor that fails now and then must not
+        fill the journal."""
+        if faults:
+            if self._faulty_ns is None:
                 log.error("power: %s", "; ".join(faults))
-            elif before and not faults:
-                log.warning("power: sensors and clock caps are well again")
+            self._faulty_ns = self._heard_ns
+        elif self._faulty_ns is not None and self._heard_ns - self._faulty_ns >= CALM_NS:
+            log.warning("power: sensors and clock caps are well again")
+            self._faulty_ns = None
 
     def _hang_up(self) -> None:
         if self._channel is not None:

@@ -132,12 +132,21 @@ def test_samples_are_booked_and_what_cannot_be_measured_is_said(link: Link) -> N
 def test_faults_are_said_once_when_they_come_and_when_they_go(link: Link, caplog: pytest.LogCaptureFixture) -> None:
     link.link.configure(SECTION, "/plant")
     link.turn()
-    with link.steward() as sock:
-        for faults in ([], ["zone tj: lost"], ["zone tj: lost"], [], []):
+    lost, told = ["zone tj: lost"], ("ERROR", "power: zone tj: lost")
+
+    def said(sock: socket.socket, *reports: list[str]) -> list[tuple[str, str]]:
+        """After these, a second apart."""
+        for faults in reports:
             sock.send(json.dumps({"report": {"board_w": 21.0, "faults": faults}}).encode())
-        link.turn()
-    said = [(r.levelname, r.getMessage()) for r in caplog.records if r.getMessage().startswith("power: ")]
-    assert said == [("ERROR", "power: zone tj: lost"), ("WARNING", "power: sensors and clock caps are well again")]
+            link.turn(S)
+        return [(r.levelname, r.getMessage()) for r in caplog.records if r.getMessage().startswith("power: ")]
+
+    with link.steward() as sock:
+        assert said(sock, [], lost, lost) == [told]
+        # one that comes and goes is the same one: the journal is not filled by it
+        assert said(sock, *([[], lost] * 5), [], [], [], []) == [told]
+        assert said(sock, []) == [told, ("WARNING", "power: sensors and clock caps are well again")]
+        assert said(sock, [], lost)[2:] == [told], "and the next is told"
 
 
 def test_what_others_changed_is_said_when_the_steward_says_it(link: Link, caplog: pytest.LogCaptureFixture) -> None:
