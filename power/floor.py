@@ -1,5 +1,8 @@
 """The clock that the governor does not go below while it can: the operator's, or the one that deadlines need. Pure.
 
+The kernel is kept from going below it as well: under a light load it would lower the clock, a frame would then take
+longer than its deadline, be refused for that, and the load would stay light.
+
 Called by governor.py. Heat, a rail's limit and a budget that it does not fit are stronger; then it is said what cannot
 be had together. Invariant: it never allows more than the budget: it only says which of the allowed clocks is the
 lowest.
@@ -21,6 +24,10 @@ class Floor:
     index: int
     hz: int
     name: str
+
+    def pin_hz(self, clocks_hz: Sequence[int], cap_hz: int) -> int | None:
+        """What the kernel must not go below under this cap; None where nothing asks for it."""
+        return min(clocks_hz[self.index], cap_hz) if self.index else None
 
     def short_of(self, table_mw: Sequence[float], target_mw: float, budget_mw: int, why: str) -> str:
         """What cannot be had, or ''. `why`: what allows less than the budget, '' where it is the budget itself."""

@@ -163,7 +163,7 @@ class Governor:
             hot=hot,
             setting=setting,
             rung=self._ladder.rung,
-            gpu_min_hz=gpu_hz if self._policy.steady else None,
+            gpu_min_hz=gpu_hz if self._policy.steady else floor.pin_hz(self._clocks_hz, gpu_hz),
             cpu_cap_khz=cpu[0],
             mode_wanted=mode,
             short=short,

@@ -25,7 +25,9 @@ _FROZEN_NS, _FROZEN_MOVED_SHARE, _FROZEN_MOVED_NS = 3 * _S, 0.14, 6 * _S // 10
 _SETTLED_NS = 9 * _S // 10
 # tj is the maximum of the zones; noise and moments of reading are well below this
 _OFF_ZONES_MC = 10_000
-_RECOVER_NS = 5 * _S
+# Good readings that bring trust back. A stuck sensor looks right again as soon as caution has brought the others
+# to its value: the same fault within a minute of that takes twice as long.
+_RECOVER_NS, _RECOVER_MAX_NS, _RELAPSE_NS = 5 * _S, 160 * _S, 60 * _S
 _LOADED = 0.05
 
 
@@ -58,6 +60,8 @@ class SensorTrust:
         self._first_ns: int | None = None
         self._bad_ns: int | None = None
         self._bad_text = ""
+        self._recover_ns = _RECOVER_NS
+        self._recovered_ns: int | None = None
         self.power_doubted = False
         """Whether the last reading of board power is lost or cannot be true."""
 
@@ -78,12 +82,22 @@ class SensorTrust:
             or bad_power
         )
         if bad is not None:
+            if self._bad_ns is None:
+                self._recover_ns = self._recovery(bad, now_ns)
             self._bad_ns, self._bad_text = now_ns, bad
             return bad
-        if self._bad_ns is not None and now_ns - self._bad_ns < _RECOVER_NS:
-            return f"{self._bad_text} (recovering)"
-        self._bad_ns = None
+        if self._bad_ns is not None:
+            if now_ns - self._bad_ns < self._recover_ns:
+                return f"{self._bad_text} (recovering)"
+            self._bad_ns, self._recovered_ns = None, now_ns
         return None
+
+    def _recovery(self, bad: str, now_ns: int) -> int:
+        """How long readings must be good after this fault, which has just begun."""
+        if self._recovered_ns is None or now_ns - self._recovered_ns >= _RELAPSE_NS \
+                or _kind(bad) != _kind(self._bad_text):
+            return _RECOVER_NS
+        return min(2 * self._recover_ns, _RECOVER_MAX_NS)
 
     def _lost_for(self, good_ns: int | None, now_ns: int) -> bool:
         since = good_ns if good_ns is not None else self._first_ns
@@ -140,6 +154,11 @@ class SensorTrust:
                 and now_ns - self._moved_since_ns >= _FROZEN_MOVED_NS:
             return f"board power frozen at {power / 1000:.1f} W while the load moved by {moved / 1000:.1f} W"
         return None
+
+
+def _kind(fault: str) -> str:
+    """Its words before the first number."""
+    return fault[:next((i for i, letter in enumerate(fault) if letter.isdigit()), len(fault))]
 
 
 def _judge_junction(seen: Readings) -> str | None:

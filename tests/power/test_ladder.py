@@ -145,6 +145,20 @@ def test_the_lowest_clock_holds_while_the_budget_allows_it(make_loop: Make) -> N
     assert last.rung is Rung.CPU_CLOCK, "the CPUs gave way first"
 
 
+def test_the_kernel_does_not_go_below_the_lowest_clock_either(make_loop: Make) -> None:
+    """Under a light load it would, and every frame would begin too slow."""
+    loop = make_loop(budget_w=30, gpu_min_mhz=600, seed=2)
+    loop.run(20, lambda _: 0.05)
+    clocks = {r.readings.gpu_hz for r in loop.trace.reports[10:]}
+    assert loop.board.min_hz == 612_000_000 and clocks == {612_000_000}
+    loop.steward._look_outside = lambda: Outside(budget=Asked(14_000, 10**18, "test"))
+    loop.run(20, _full)
+    assert loop.board.min_hz == loop.board.cap_hz < 612_000_000, "nor is the cap below what is pinned"
+    loop.steward._governor.adopt(make_loop(budget_w=30).policy)
+    loop.run(20, lambda _: 0.05)
+    assert loop.board.min_hz == loop.board.gpu_clocks_hz()[0] == loop.trace.reports[-1].readings.gpu_hz
+
+
 def test_the_cpus_give_way_to_the_lowest_clock(make_loop: Make) -> None:
     loop = make_loop(budget_w=25, gpu_min_mhz=612, seed=2)
     loop.run(20, _full)

@@ -155,6 +155,37 @@ def test_power_that_settles_while_the_model_is_late_is_not_frozen() -> None:
     assert verdict == "board power frozen at 4.6 W while the load moved by 15.0 W"
 
 
+def test_a_fault_that_comes_again_is_believed_for_longer() -> None:
+    """A stuck junction agrees with the zones once caution has cooled them; trust at once would heat them again."""
+    trust, now, lasted = SensorTrust(43_000), 10**9, []
+
+    def hot(junction_mc: int) -> str | None:
+        nonlocal now
+        now += TICK
+        odd = now // TICK % 2
+        seen = Readings(board_mw=20_000 + odd, tj_mc=junction_mc, zones_mc={"gpu": 60_000 + odd})
+        return trust.judge(seen, 1.0, None, now)
+
+    for _ in range(7):
+        assert hot(48_000) == "junction temperature of 48.0 C contradicts zone gpu, the hottest (60.0 C)"
+        begun = now
+        while hot(60_000) is not None:
+            pass
+        lasted.append((now - begun) / 10**9)
+    assert lasted == [5, 10, 20, 40, 80, 160, 160]
+    assert hot(85_000) is not None, "jumped: another fault"
+    begun = now
+    while hot(60_000) is not None:
+        pass
+    assert now - begun < 7 * 10**9
+    now += 60 * 10**9
+    assert hot(48_000) is not None
+    begun = now
+    while hot(60_000) is not None:
+        pass
+    assert now - begun == 5 * 10**9, "a minute was well"
+
+
 def test_over_current_rate() -> None:
     rate = OverCurrentRate()
     assert [rate.take(i * 7, i * 10**9) for i in range(6)] == [None, None, None, None, 7.0, 7.0]
