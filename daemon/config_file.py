@@ -90,18 +90,28 @@ def load_board(spec: str) -> tuple[dict[str, Any], BoardFacts, str]:
     Raises UnknownBoard, and ConfigError for facts that are not whole.
     """
     name, _, mode = spec.partition(":")
-    known = sorted(p.stem for p in BOARDS.glob("*.yaml"))
-    if name not in known:
-        raise UnknownBoard(f"no board '{name}' (known: {', '.join(known)})")
-    board = _read(BOARDS / f"{name}.yaml")
-    try:
-        facts = BoardFacts.from_dict(board.value)
-    except SettingsError as error:
-        raise ConfigError(_problems(board, error)) from None
+    board = read_board(name)
+    facts = facts_of(board)
     modes = [m.name for m in facts.modes]
     if mode and mode not in modes:
         raise UnknownBoard(f"{facts.title} has no mode '{mode}' (known: {', '.join(modes)})")
     return board.value, facts, mode
+
+
+def read_board(name: str) -> LinedYaml:
+    """A file of configs/boards as it is. Raises UnknownBoard, and ConfigError where it cannot be read."""
+    known = sorted(p.stem for p in BOARDS.glob("*.yaml"))
+    if name not in known:
+        raise UnknownBoard(f"no board '{name}' (known: {', '.join(known)})")
+    return _read(BOARDS / f"{name}.yaml")
+
+
+def facts_of(board: LinedYaml) -> BoardFacts:
+    """What power needs to know of a board. Raises ConfigError."""
+    try:
+        return BoardFacts.from_dict(board.value)
+    except SettingsError as error:
+        raise ConfigError(_problems(board, error)) from None
 
 
 def load_policy(

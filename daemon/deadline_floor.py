@@ -1,9 +1,9 @@
 """The GPU clock below which the engine cannot meet the cameras' deadlines, from what was measured at the present one.
 Pure.
 
-Called by `power_link.py` once a second, which tells the steward. Invariant: only what was measured lately counts; where
-nothing was, there is no floor. Time is taken to go with 1/clock; what of it is the memory's goes slower, so the floor
-lies rather too high than too low.
+Called by `power_link.py` once a second, which tells the steward; `orind simulate` takes its arithmetic. Invariant: only
+what was measured lately counts; where nothing was, there is no floor. Time is taken to go with 1/clock; what of it is
+the memory's goes slower, so the floor lies rather too high than too low.
 """
 
 from __future__ import annotations
@@ -32,15 +32,24 @@ def floor_of(deadlines_ns: Mapping[str, int], plans: Mapping[str, PlanView], tim
         plan = plans.get(name)
         took_ns = 0 if plan is None else times.believed(plan.sha256, plan.sizes[0], clock_hz, now_ns)
         if took_ns:
-            needed.append(Needed(int(clock_hz * took_ns / max(1, deadline_ns - WAKE_NS)), name))
+            needed.append(Needed(clock_for(deadline_ns, clock_hz, took_ns), name))
     return max(needed, default=None)
+
+
+def clock_for(deadline_ns: int, clock_hz: int, took_ns: int) -> int:
+    """The clock in Hz at which what takes `took_ns` at `clock_hz` just meets a deadline."""
+    return int(clock_hz * took_ns / max(1, deadline_ns - WAKE_NS))
+
+
+def cycles_of(clock_hz: int, took_ns: int, frames: int) -> float:
+    """GPU cycles of one frame of a batch."""
+    return took_ns / frames * clock_hz / 1e9
 
 
 def frame_cycles(plans: Mapping[str, PlanView], times: ServiceTimes, clock_hz: int,
                  now_ns: int) -> Needed | None:
     """GPU cycles that a frame takes in the smallest batch, of the slowest model that was measured lately."""
-    took = [(times.believed(plan.sha256, plan.sizes[0], clock_hz, now_ns) / plan.sizes[0], name)
+    took = [(cycles_of(clock_hz, times.believed(plan.sha256, plan.sizes[0], clock_hz, now_ns), plan.sizes[0]), name)
             for name, plan in plans.items()]
-    took_ns, name = max(took, default=(0.0, ""))
-    cycles = int(took_ns * clock_hz / 1e9)
-    return Needed(cycles, name) if cycles else None
+    cycles, name = max(took, default=(0.0, ""))
+    return Needed(int(cycles), name) if int(cycles) else None

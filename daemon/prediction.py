@@ -12,9 +12,7 @@ from typing import Any
 from ..kernels.ir.program import Program
 from ..kernels.perf.device import Device, DeviceError, mode_names
 from ..kernels.perf.table import LABEL, predict
-from ..kernels.yaml_lines import LinedYaml, YamlProblem
-from ..power.board import BoardFacts
-from ..power.errors import SettingsError
+from ..kernels.yaml_lines import LinedYaml
 from . import config_file
 from .predicted_energy import by_clock, clocks_hz
 
@@ -31,21 +29,17 @@ def devices(spec: str) -> list[Device]:
     return _read(spec)[0]
 
 
-def _read(spec: str) -> tuple[list[Device], dict[str, Any]]:
+def _read(spec: str) -> tuple[list[Device], LinedYaml]:
     """The devices, and the board's file."""
     name, colon, mode = spec.partition(":")
-    path = config_file.BOARDS / f"{name}.yaml"
-    known = sorted(p.stem for p in config_file.BOARDS.glob("*.yaml"))
-    if name not in known:
-        raise DeviceError([f"no board {name!r} (known: {', '.join(known)})"])
     try:
-        board = LinedYaml.read(path).value
-    except OSError as error:
-        raise DeviceError([f"{path}: {error.strerror}"]) from None
-    except YamlProblem as error:
+        board = config_file.read_board(name)
+    except config_file.UnknownBoard as error:
         raise DeviceError([str(error)]) from None
-    modes = (mode,) if colon else mode_names(board)
-    return [Device.from_dict(board, each) for each in modes or ("",)], board
+    except config_file.ConfigError as error:
+        raise DeviceError(error.problems) from None
+    modes = (mode,) if colon else mode_names(board.value)
+    return [Device.from_dict(board.value, each) for each in modes or ("",)], board
 
 
 def predictions(programs: Mapping[int, Program], spec: str) -> list[dict[str, Any]]:
@@ -53,14 +47,14 @@ def predictions(programs: Mapping[int, Program], spec: str) -> list[dict[str, An
     or at every clock below it as well where `spec` names a mode. Raises DeviceError."""
     found, board = _read(spec)
     try:
-        facts = BoardFacts.from_dict(board)
-    except SettingsError as error:
-        raise DeviceError([f"{error.what}: {problem}" for problem in error.problems]) from None
+        facts = config_file.facts_of(board)
+    except config_file.ConfigError as error:
+        raise DeviceError(error.problems) from None
     tables = []
     for device in found:
         clocks = clocks_hz(device) if len(found) == 1 else [device.gpu_hz]
         for _, program in sorted(programs.items()):
-            rows = by_clock(program, device, board, facts, clocks)
+            rows = by_clock(program, device, board.value, facts, clocks)
             energy = {"what": LABEL, "idle_w": facts.model.idle_mw / 1000, "tj_c": facts.model.leak_reference_c,
                       "clocks": rows}
             tables.append({**predict(program, device), "energy": energy})

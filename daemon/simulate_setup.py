@@ -31,9 +31,9 @@ from ..power.plant.simulated import SimulatedBoard, simulated_board
 from ..power.policy import Policy
 from ..power.schedule import local_s
 from ..power.simulation import ClosedLoop
-from .batcher import WAKE_NS
 from .config import Config
 from .config_file import ConfigError, UnknownBoard, load, load_board, load_policy
+from .deadline_floor import clock_for, cycles_of
 from .panels import Mark
 from .regular_file import CONFIGURATION_BYTES_MAX, NotRegular, check_regular
 from .sections import Batching, EngineSection, Slots
@@ -119,14 +119,14 @@ def set_up(options: argparse.Namespace) -> Setup:
 
 def _outside(cap_hz: int, ambient_c: float, wall_s: float | None, times: ServiceTimes, tightest_ns: int) -> Outside:
     """What the governor is told: the ambient temperature as it is, the time of the day where it was said, and what main
-    tells it of frames and deadlines (deadline_floor.py)."""
+    tells it of frames and deadlines."""
     size = times.sizes[0]
     took_ns = times.at(cap_hz)[size]
     return Outside(
         wall_s,
         ambient=Asked(round(ambient_c * 1000), ALWAYS_NS, SAID),
-        deadline=Asked(int(cap_hz * took_ns / max(1, tightest_ns - WAKE_NS)), ALWAYS_NS, SAID),
-        frame=Asked(int(cap_hz * took_ns / size / 1e9), ALWAYS_NS, SAID),
+        deadline=Asked(clock_for(tightest_ns, cap_hz, took_ns), ALWAYS_NS, SAID),
+        frame=Asked(int(cycles_of(cap_hz, took_ns, size)), ALWAYS_NS, SAID),
     )
 
 

@@ -25,8 +25,7 @@ from foreign_models import FETCHED
 from harness import MODELS, cached_plan
 from model_pictures import COUNT, pictures_of
 
-from orind.daemon import prediction
-from orind.daemon.config_file import BOARDS
+from orind.daemon.config_file import UnknownBoard, load_board
 from orind.daemon.predicted_energy import clocks_hz, cost_of
 from orind.daemon.terminal import table
 from orind.kernels import build
@@ -36,7 +35,6 @@ from orind.kernels.perf.model import costs
 from orind.kernels.plan.file import PlanFile
 from orind.kernels.plan.told import text_of
 from orind.kernels.spec_yaml import read_spec
-from orind.kernels.yaml_lines import LinedYaml
 from orind.power.board import BoardFacts
 from orind.power.cost import InferenceCost
 
@@ -79,10 +77,9 @@ class Board:
 
     @classmethod
     def named(cls, spec: str) -> Board:
-        """`spec` is BOARD:MODE. Raises DeviceError for one that there is none of."""
-        (device,) = prediction.devices(spec)
-        file = LinedYaml.read(BOARDS / f"{device.board}.yaml").value
-        return cls(spec, device, file, BoardFacts.from_dict(file))
+        """`spec` is BOARD:MODE. Raises UnknownBoard for one that there is none of."""
+        file, facts, mode = load_board(spec)
+        return cls(spec, Device.from_dict(file, mode), file, facts)
 
     def cost(self, program: Program, gpu_hz: int) -> InferenceCost:
         return cost_of(costs(program, self.device.at(gpu_hz=gpu_hz)), program.batch, self.file, self.facts)
@@ -186,7 +183,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
             if ":" not in spec:
                 raise ValueError(f"{spec}: name a mode as well, such as {DEFAULT_BOARDS[0]}")
             Board.named(spec)
-        except ValueError as error:
+        except (UnknownBoard, ValueError) as error:
             parser.error(str(error))
     return options
 

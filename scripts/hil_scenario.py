@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from hil_figures import FIGURES
 from pydantic import Field, PlainValidator, ValidationError, model_validator
 
-from orind.daemon.config_file import BOARDS
+from orind.daemon.config_file import ConfigError, UnknownBoard, load_board, load_policy
 from orind.daemon.sections import CameraName, Endpoint, Name, Section
 from orind.kernels.yaml_lines import LinedYaml, YamlProblem, problems_of
 from orind.power.board import BoardFacts
@@ -177,20 +177,21 @@ def read(path: Path) -> Case:
         scenario = Scenario.model_validate(document.value)
     except ValidationError as error:
         raise ScenarioError(problems_of(error, document, Scenario)) from None
-    boards = sorted(p.stem for p in BOARDS.glob("*.yaml"))
-    problems = []
-    if scenario.board not in boards:
-        problems.append(f"board: no board '{scenario.board}' (known: {', '.join(boards)})")
+    problems = list[str]()
     policy_path = path.resolve().parent / scenario.policy
-    if not policy_path.is_file():
-        problems.append(f"policy: {policy_path}: no such file; the path is relative to the scenario")
-    if not problems:
-        facts = BoardFacts.from_dict(_read(BOARDS / f"{scenario.board}.yaml").value)
-        policy = _read(policy_path)
+    try:
+        facts = load_board(scenario.board)[1]
+        if not policy_path.is_file():
+            raise ConfigError([f"{policy_path}: no such file; the path is relative to the scenario"])
+        policy = load_policy(policy_path, facts, "")[0]
         problems += _not_on_board(scenario, facts, policy)
+    except UnknownBoard as error:
+        problems.append(f"board: {error}")
+    except ConfigError as error:
+        problems += [f"policy: {problem}" for problem in error.problems]
     if problems:
         raise ScenarioError([f"{path}:{document.line_of_text(text)}: {text}" for text in problems])
-    return Case(path, scenario, path.read_text(), facts, policy.value)
+    return Case(path, scenario, path.read_text(), facts, policy)
 
 
 def _read(path: Path) -> LinedYaml:
@@ -202,13 +203,8 @@ def _read(path: Path) -> LinedYaml:
         raise ScenarioError([str(error)]) from None
 
 
-def _not_on_board(scenario: Scenario, facts: BoardFacts, policy: LinedYaml) -> Iterator[str]:
+def _not_on_board(scenario: Scenario, facts: BoardFacts, policy: dict[str, Any]) -> Iterator[str]:
     """What the board's facts and the policy have no place for."""
-    try:
-        Policy.from_dict(policy.value).check_against(facts)
-    except SettingsError as error:
-        yield from (f"policy: {policy.path}:{policy.line_of(p.where)}: {p}" for p in error.problems)
-        return
     sensors = {*facts.rails, *(zone.name for zone in facts.zones)}
     modes = [mode.name for mode in facts.modes]
     for number, step in enumerate(scenario.steps):
@@ -223,7 +219,7 @@ def _not_on_board(scenario: Scenario, facts: BoardFacts, policy: LinedYaml) -> I
             if not isinstance(budget_w := getattr(step, key), int | float):
                 continue
             try:
-                Policy.from_dict({**policy.value, "budget_w": budget_w}).check_against(facts)
+                Policy.from_dict({**policy, "budget_w": budget_w}).check_against(facts)
             except SettingsError as error:
                 yield from (f"{where}.{key}: {p.text}" for p in error.problems)
 
