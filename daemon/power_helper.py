@@ -74,9 +74,10 @@ def serve(server: ControlServer, privileged: Privileged, idle_s: float, silent_s
             if taken is not None:
                 server.reply(descriptor, privileged.answer(taken.fields))
             heard_s[descriptor] = time.monotonic()
-        # after all that was there to be read: what took long was somebody else's request
+        # who has asked meanwhile is not silent: what took long was somebody else's request
+        asking = {descriptor for descriptor, _ in poller.poll(0)}
         for client, then_s in list(heard_s.items()):
-            if time.monotonic() - then_s > silent_s:
+            if client not in asking and time.monotonic() - then_s > silent_s:
                 server.drop(client)
             if client not in server.clients:
                 poller.unregister(client)

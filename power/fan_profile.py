@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 
-from .errors import PowerError
+from .errors import PowerError, SysfsError
 from .programs import run
 from .sysfs import Sysfs
 
 CONF = "etc/nvfancontrol.conf"
 STATUS = "var/lib/nvfancontrol/status"
 SERVICE = "nvfancontrol.service"
+BYTES_MAX = 65_535  # one less than Sysfs reads
 TIMEOUT_S = 15.0
 _DEFAULT = re.compile(r"^([ \t]*FAN_DEFAULT_PROFILE[ \t]+)(\S+)", re.MULTILINE)
 
@@ -33,25 +34,33 @@ def active(sysfs: Sysfs) -> str | None:
 
 
 def choose(sysfs: Sysfs, profile: str) -> None:
-    """Make one of `profiles` the active one. Raises PowerError; the file is then as it was."""
+    """Make one of `profiles` the active one. Raises PowerError; the file is then as it was, and the service started."""
     before = _read(sysfs)
     if not _DEFAULT.search(before):
         raise PowerError(f"/{CONF} has no FAN_DEFAULT_PROFILE, by which a profile is chosen; nothing was changed")
     _service(sysfs, "stop")
     try:
-        sysfs.replace_text(CONF, _DEFAULT.sub(rf"\g<1>{profile}", before))
-        sysfs.remove(STATUS)
-    finally:
-        _service(sysfs, "start")
-    now = active(sysfs)
-    if now != profile:
-        sysfs.replace_text(CONF, before)
-        raise PowerError(f"nvfancontrol runs with profile {now}, not {profile}, although /{CONF} said so; the file is "
-                         "as it was")
+        try:
+            sysfs.replace_text(CONF, _DEFAULT.sub(rf"\g<1>{profile}", before))
+            sysfs.remove(STATUS)
+        finally:
+            _service(sysfs, "start")
+        now = active(sysfs)
+        if now != profile:
+            raise PowerError(f"nvfancontrol runs with profile {now}, not {profile}, although /{CONF} said so; the "
+                             "file is as it was")
+    except PowerError:
+        if _read(sysfs) != before:
+            sysfs.replace_text(CONF, before)
+        raise
 
 
 def _read(sysfs: Sysfs) -> str:
-    return sysfs.read_bytes(CONF).decode("utf-8", "replace")
+    """As it is, to the last byte: it is written back with one word changed."""
+    data = sysfs.read_bytes(CONF)
+    if len(data) > BYTES_MAX:
+        raise SysfsError(CONF, f"has more than {BYTES_MAX} bytes, which no nvfancontrol.conf has")
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _service(sysfs: Sysfs, verb: str) -> None:

@@ -28,7 +28,10 @@ def enter(sysfs: Sysfs, conf: Conf, mode: ConfMode, governed: bool, timeout_s: f
     if switch.kind in ("reboot", "unknown"):
         needs = "needs" if switch.kind == "reboot" else "may need"
         raise PowerError(f"{mode.name} {needs} a reboot ({switch.reason}); nothing was changed")
-    ran = run(sysfs, "nvpmodel", ["-m", str(mode.id)], timeout_s)
+    try:
+        ran = run(sysfs, "nvpmodel", ["-m", str(mode.id)], timeout_s)
+    except PowerError as error:
+        raise PowerError(f"{error}; nothing was changed") from error
     wrong = _settled(sysfs, conf, mode, governed)
     if wrong or ran.code is None:
         raise PowerError(f"{mode.name} was not entered: {'; '.join(wrong) or 'although all files say so'}; "

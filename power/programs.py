@@ -34,15 +34,16 @@ class Ran:
 def run(sysfs: Sysfs, name: str, arguments: Sequence[str], timeout_s: float) -> Ran:
     """Raises PowerError where it cannot be run."""
     program = sysfs.root / PROGRAMS[name]
-    with tempfile.TemporaryFile() as output:
-        code: int | None
-        try:
-            code = subprocess.run([str(program), *arguments], stdin=subprocess.DEVNULL, stdout=output,
-                                  stderr=subprocess.STDOUT, timeout=timeout_s, check=False).returncode
-        except subprocess.TimeoutExpired:
-            code = None
-        except OSError as error:
-            raise PowerError(f"{program} cannot be run: {error.strerror}; nothing was changed") from error
-        output.seek(max(0, output.seek(0, 2) - _WORDS_MAX))
-        text = output.read(_WORDS_MAX).decode("utf-8", "replace")
+    try:
+        with tempfile.TemporaryFile() as output:
+            code: int | None
+            try:
+                code = subprocess.run([str(program), *arguments], stdin=subprocess.DEVNULL, stdout=output,
+                                      stderr=subprocess.STDOUT, timeout=timeout_s, check=False).returncode
+            except subprocess.TimeoutExpired:
+                code = None
+            output.seek(max(0, output.seek(0, 2) - _WORDS_MAX))
+            text = output.read(_WORDS_MAX).decode("utf-8", "replace")
+    except OSError as error:  # of the program, or of the folder for temporary files
+        raise PowerError(f"{program} cannot be run: {error.strerror or error}") from error
     return Ran(code, " | ".join("".join(c for c in line if c.isprintable()) for line in text.splitlines() if line))

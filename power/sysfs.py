@@ -102,7 +102,7 @@ class Sysfs:
         target = Path(os.path.realpath(self.root / path))
         fresh = target.with_name(f".{target.name}.orind")
         try:
-            with open(fresh, "w", encoding="utf-8") as file:
+            with open(fresh, "w", encoding="utf-8", errors="surrogateescape") as file:
                 os.fchmod(file.fileno(), target.stat().st_mode & 0o777 if target.exists() else 0o644)
                 file.write(text)
                 file.flush()

@@ -181,6 +181,31 @@ def test_who_asks_nothing_gives_its_place_to_others(tmp_path: Path, board: Path,
     helper.close()
 
 
+def test_who_waits_for_another_s_request_is_not_silent(tmp_path: Path, board: Path, no_fd_leak: None,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, answer = threading.Event(), threading.Event(), Privileged.answer
+
+    def slow(self: Privileged, fields: dict[str, Any]) -> dict[str, Any]:
+        if fields["op"] == "mode":
+            begun.set()
+            assert go_on.wait(20)
+            time.sleep(0.5)
+        return answer(self, fields)
+
+    monkeypatch.setattr(Privileged, "answer", slow)
+    helper = Helper(tmp_path, board, silent_s=0.3)
+    with helper.connect() as steward, helper.connect() as person:
+        steward.send(b'{"op": "emc"}')
+        assert json.loads(steward.recv(65_536))["ok"]
+        person.send(b'{"op": "mode", "name": "MODE_50W"}')
+        assert begun.wait(20)
+        steward.send(b'{"op": "emc"}')
+        go_on.set()
+        assert json.loads(person.recv(65_536))["ok"]
+        assert json.loads(steward.recv(65_536))["ok"]
+    helper.close()
+
+
 def test_a_state_that_cannot_be_looked_for_may_be_there(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     privileged = Privileged(board, board / "state")
     cap = board / Layout(AGX_ORIN, JETPACKS["6"], 0).max_freq

@@ -68,6 +68,47 @@ def test_the_service_is_started_again_whatever_happened(sysfs: Sysfs, monkeypatc
     assert log.read_text().split() == ["stop", "start"]
 
 
+def test_a_file_keeps_every_byte_that_is_not_text(sysfs: Sysfs) -> None:
+    conf = sysfs.root / CONF
+    before = conf.read_bytes() + b"# 25 \xb0C, Latin-1\n"
+    conf.write_bytes(before)
+    choose(sysfs, "cool")
+    assert conf.read_bytes() == before.replace(b"FAN_DEFAULT_PROFILE quiet", b"FAN_DEFAULT_PROFILE cool")
+
+
+def test_a_file_that_cannot_be_read_whole_is_left_alone(sysfs: Sysfs) -> None:
+    conf = sysfs.root / CONF
+    before = conf.read_bytes() + b"#" * 70_000
+    conf.write_bytes(before)
+    with pytest.raises(SysfsError, match="more than 65535 bytes"):
+        profiles(sysfs)
+    with pytest.raises(SysfsError, match="more than 65535 bytes"):
+        choose(sysfs, "cool")
+    assert conf.read_bytes() == before and active(sysfs) == "quiet"
+
+
+@pytest.mark.parametrize("broken", ["start", "query", "status"])
+def test_whatever_fails_on_the_way_the_file_is_as_it_was(sysfs: Sysfs, broken: str) -> None:
+    before = (sysfs.root / CONF).read_text()
+    if broken == "start":
+        _program(sysfs, "systemctl", '[ "$1" = stop ] || exit 5')
+    elif broken == "query":
+        (sysfs.root / PROGRAMS["nvfancontrol"]).unlink()
+        _program(sysfs, "systemctl", "exit 0")
+    else:
+        (sysfs.root / STATUS).unlink()
+        (sysfs.root / STATUS).mkdir()
+    with pytest.raises(PowerError) as caught:
+        choose(sysfs, "cool")
+    assert (sysfs.root / CONF).read_text() == before and "nothing was changed" not in str(caught.value)
+
+
+def test_without_a_place_for_output_a_program_is_not_run(sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(sysfs.root / "absent"))
+    with pytest.raises(PowerError, match="nvfancontrol cannot be run: No such file or directory"):
+        active(sysfs)
+
+
 # -- the files -----------------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     if arguments:
         print("usage: nvfancontrol [-q]", file=sys.stderr)
         return 2
-    text = (ROOT / "etc/nvfancontrol.conf").read_text()
+    text = (ROOT / "etc/nvfancontrol.conf").read_text(errors="surrogateescape")
     default = re.search(r"^\s*FAN_DEFAULT_PROFILE\s+(\S+)", text, re.MULTILINE)
     if default is None or not re.search(rf"^\s*FAN_PROFILE\s+{re.escape(default[1])}\s*{{", text, re.MULTILINE):
         print("nvfancontrol.conf: FAN_DEFAULT_PROFILE is no profile", file=sys.stderr)
