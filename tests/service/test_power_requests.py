@@ -80,3 +80,7 @@ def test_a_budget_is_asked_for_and_reloaded_without_a_new_steward(folder: Path, 
         assert not answer["ok"] and f"{policy}:1: budget_w: 5 W is not above the idle power" in answer["problems"][0]
         log = service.log(200)
         assert "power: ambient of 35 C, asked for by uid" in log and "ended: the new policy has no ambient table" in log
+        told = service.wait_for(lambda s: s["energy"]["known_s"] > 2, "energy that was measured")["energy"]
+        assert told["reason"] == "" and 9 < told["board_joules"] / told["known_s"] < 13, "an idle AGX Orin's watts"
+        assert told["idle_joules"] + told["inference_joules"] + told["other_joules"] == pytest.approx(
+            told["board_joules"]) and told["models"]["v1"]["cameras"]["line1"]["frames"] == 0
