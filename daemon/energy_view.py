@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-SHARES = ("idle", "inference", "other")
+from ..power.energy import SHARES
+
 CAMERAS_SHOWN = 8
 
 

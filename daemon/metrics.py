@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from ..ipc.histogram import Histogram
 from ..ipc.outcomes import OUTCOMES
-from .energy_view import SHARES
+from ..power.energy import SHARES
 from .faults import MEANINGS
 
 BUCKETS_MS = (1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 200, 500, 1000, 2000, 5000)

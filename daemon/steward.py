@@ -11,6 +11,7 @@ import json
 import select
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -43,31 +44,28 @@ def main() -> int:
     root = Path(section["root"])
     heard = Heard()
     jtop = JtopSource(section["jtop_python"], facts) if section.get("jtop_python") else None
-    try:
-        caps = Caps(root, facts, Path(section["state"]))
-        steward = Steward(
-            jtop or Sensors(root, facts),
-            caps,
-            Governor(seen_through_jtop(facts) if jtop else facts, policy),
-            lambda: _busy(stats),
-            lambda limits: _send(channel, limits),
-            look_outside=heard.outside,
-        )
-    except PowerError as error:
-        _say(channel, {"error": str(error)})
+    with ExitStack() as opened:
         if jtop is not None:
-            jtop.close()
-        return 1
-    memory = MemoryClock(root)
-    try:
+            opened.callback(jtop.close)
+        try:
+            caps = Caps(root, facts, Path(section["state"]))
+            steward = Steward(
+                jtop or Sensors(root, facts),
+                caps,
+                Governor(seen_through_jtop(facts) if jtop else facts, policy),
+                lambda: _busy(stats),
+                lambda limits: _send(channel, limits),
+                look_outside=heard.outside,
+            )
+        except PowerError as error:
+            _say(channel, {"error": str(error)})
+            return 1
+        opened.callback(steward.close)
+        memory = MemoryClock(root)
+        opened.callback(memory.close)
         if jtop is not None:
             jtop.wait_for_first()
         _govern(steward, policy, channel, heard, memory, Sysfs(root).read_model(), facts.model.idle_mw)
-    finally:
-        if jtop is not None:
-            jtop.close()
-        memory.close()
-        steward.close()
     return 0
 
 

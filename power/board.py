@@ -7,7 +7,7 @@ bootloader).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .fields import Fields
@@ -100,6 +100,11 @@ class BoardFacts:
     def mode(self, wanted: int | str) -> Mode | None:
         """The mode with nvpmodel's id or name, or None: a configuration that we have not seen."""
         return next((mode for mode in self.modes if wanted in (mode.id, mode.name)), None)
+
+    def board_mw(self, rails_mw: Mapping[str, int]) -> int | None:
+        """The board as a whole: its `total` rails together; None where one of them is not known."""
+        found = [rails_mw[label] for label in self.total if label in rails_mw]
+        return sum(found) if len(found) == len(self.total) else None
 
     def matches(self, compatible: Sequence[str]) -> bool:
         """Whether a device tree's `compatible` list (sysfs.read_compatible) is this module's."""

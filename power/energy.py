@@ -32,7 +32,7 @@ SILENT_NS = 5 * _S
 # mW x ns
 PJ_A_JOULE = 10**12
 JOULES_A_WATT_HOUR = 3600
-FACTS = ("board", "idle", "inference", "other")
+SHARES = ("idle", "inference", "other")  # of what the board draws
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class EnergyMeter:
         was measured; `joules_per_frame` is None without a frame. All of the settled periods, so that they agree."""
         known = self._known_ns > 0
         inference = self._board_pj - self._idle_pj - self._other_pj
-        parts = dict(zip(FACTS, (self._board_pj, self._idle_pj, inference, self._other_pj), strict=True))
+        parts = dict(zip(("board", *SHARES), (self._board_pj, self._idle_pj, inference, self._other_pj), strict=True))
         return {
             **{f"{name}_joules": pj / PJ_A_JOULE if known else None for name, pj in parts.items()},
             "board_watt_hours": self._board_pj / PJ_A_JOULE / JOULES_A_WATT_HOUR if known else None,

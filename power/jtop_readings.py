@@ -91,9 +91,8 @@ def readings_of(sample: JtopSample | None, facts: BoardFacts, now_ns: int) -> Re
             faults.append(f"zone {zone.name}: jtop cannot read it")
     if sample.gpu_hz is None:
         faults.append("GPU clock: jtop shows no GPU")
-    whole = all(label in rails for label in facts.total)
     return Readings(
-        board_mw=sum(rails[label] for label in facts.total) if whole else None,
+        board_mw=facts.board_mw(rails),
         rails_mw=rails,
         tj_mc=zones.get("tj"),
         zones_mc=zones,

@@ -18,6 +18,7 @@ from .policy_check import contradictions
 from .schedule import Schedule
 
 _MS = 1_000_000
+_ROOM_MC = 2_000
 # what NVIDIA's modes write as the lowest clock of the CPUs (nvpmodel.conf of all modules)
 CPU_MIN_MHZ = 729.6
 
@@ -116,12 +117,17 @@ class Policy:
 
 
 def _check_times(policy: Policy, f: Fields) -> None:
-    if policy.tj_limit_mc - policy.tj_warn_mc < 2_000:
-        f.complain("tj_limit_c", "must lie at least 2 C above tj_warn_c: the governor needs room to act in")
+    _check_room(policy, f)
     if policy.dwell_ns < policy.tick_ns:
         f.complain("dwell_ms", "must not be shorter than tick_ms: a step cannot end between two ticks")
     if policy.limits_ttl_ns < 4 * policy.tick_ns:
         f.complain("limits_ttl_ms", "must be at least four ticks, or limits expire while the governor is well")
+
+
+def _check_room(temperatures: Policy | Quiet, f: Fields) -> None:
+    if temperatures.tj_limit_mc - temperatures.tj_warn_mc < _ROOM_MC:
+        f.complain("tj_limit_c", f"must lie at least {_ROOM_MC / 1000:g} C above tj_warn_c: the governor needs room to "
+                   "act in")
 
 
 def _check_steady(policy: Policy, f: Fields) -> None:
@@ -141,8 +147,7 @@ def _read_quiet(f: Fields) -> Quiet:
         tj_limit_mc=round(f.number("tj_limit_c", 30, 120) * 1000),
         fan_profile=f.text("fan_profile", "quiet"),
     )
-    if quiet.tj_limit_mc - quiet.tj_warn_mc < 2_000:
-        f.complain("tj_limit_c", "must lie at least 2 C above tj_warn_c: the governor needs room to act in")
+    _check_room(quiet, f)
     f.finish()
     return quiet
 

@@ -100,9 +100,8 @@ class Sensors:
             value = self._read_zone(zone, faults)
             if value is not None:
                 zones[zone.name] = value
-        whole = all(label in rails for label in self._facts.total)
         return Readings(
-            board_mw=sum(rails[label] for label in self._facts.total) if whole else None,
+            board_mw=self._facts.board_mw(rails),
             rails_mw=rails,
             tj_mc=zones.get("tj"),
             zones_mc=zones,

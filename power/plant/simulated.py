@@ -82,9 +82,8 @@ class SimulatedBoard:
             true_mw[label] = millivolts * milliamps // 1000
         rails_mw = self.faults.shown_of(true_mw, now_s)
         zones_mc = self.faults.shown_of(model.read_temperatures_mc(), now_s)
-        whole = all(label in rails_mw for label in self._facts.total)
         return Readings(
-            board_mw=sum(rails_mw[label] for label in self._facts.total) if whole else None,
+            board_mw=self._facts.board_mw(rails_mw),
             rails_mw=rails_mw, tj_mc=zones_mc.get("tj"), zones_mc=zones_mc, gpu_hz=self.kernel.cur_hz,
             fan_pwm=round(self.model.fan_pwm), oc_count=self.kernel.oc3_count,
             faults=tuple(f"{name}: lost" for name in sorted(self.faults.missing)),
