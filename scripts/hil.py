@@ -33,7 +33,7 @@ from hil_figures import figures
 from hil_report import Judged, Outcome, write_report
 from hil_run import Runner
 from hil_scenario import Case, Limit, ScenarioError, read
-from hil_settings import SettingsError
+from hil_settings import RecordError
 
 from orind.ipc.control import ControlClient
 from orind.ipc.errors import ControlError
@@ -74,10 +74,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     paths = sorted(SCENARIOS.glob("*.yaml")) if options.all else options.scenarios
     if not paths or (options.all and options.scenarios):
         parser.error("name scenarios (configs/hil/*.yaml), or --all")
-    if problems := [line for path in paths for line in _problems(path)]:
+    cases, problems = list[Case](), list[str]()
+    for path in paths:
+        try:
+            cases.append(read(path))
+        except ScenarioError as error:
+            problems += error.problems
+    if problems:
         print("\n".join(f"hil: {line}" for line in problems), file=sys.stderr)
         return Exit.CONFIGURATION if all(path.exists() for path in paths) else Exit.NO_INPUT
-    cases = [read(path) for path in paths]
     place = Place(options.board, options.device or ("cuda" if options.board == "real" else "cpu"), options.seed,
                   options.root, options.ambient, options.wiring or "", restore_file)  # fmt: skip
     if place.kind == "real" and (why := refusal(place, cases, options.yes_this_is_a_test_board, options.run_dir)):
@@ -129,21 +134,13 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _problems(path: Path) -> list[str]:
-    try:
-        read(path)
-    except ScenarioError as error:
-        return error.problems
-    return []
-
-
 def _restore(file: Path) -> int:
     try:
         done = hil_settings.restore(file)
     except FileNotFoundError:
         print(f"{file}: no settings are waiting to be put back")
         return Exit.DONE
-    except SettingsError as error:
+    except RecordError as error:
         print(f"hil: {error}", file=sys.stderr)
         return Exit.FAILED
     print("\n".join(["put back:", *done] if done else ["everything was as it had been"]))
@@ -168,7 +165,7 @@ def refusal(place: Place, cases: Sequence[Case], sure: bool, run_dir: Path) -> s
         return f"orind is running, or has not put its clocks back ({run_dir}); stop it first: sudo systemctl stop orind"
     try:
         recorded = hil_settings.record(place.root, cases[0].facts.gpu_nodes)
-    except SettingsError as error:
+    except RecordError as error:
         return str(error)
     if locked := hil_settings.not_writable(recorded):
         return f"/{locked[0]} cannot be written ({len(locked)} such settings); run it as root: sudo scripts/hil ..."
@@ -200,7 +197,7 @@ def run_all(cases: Sequence[Case], place: Place, folder: Path) -> int:
             for case in cases:
                 outcomes.append(run_one(case, place, folder, note_daemon))
                 print(outcomes[-1].line(), flush=True)
-    except SettingsError as error:
+    except RecordError as error:
         left = str(error)
         print(f"hil: {left}", file=sys.stderr)
     about["machine afterwards"] = machine()
@@ -213,7 +210,7 @@ def run_all(cases: Sequence[Case], place: Place, folder: Path) -> int:
 
 @contextlib.contextmanager
 def _settings_kept(place: Place, cases: Sequence[Case]) -> Iterator[Any]:
-    """Gives a function that is to be told each daemon's process id. Raises SettingsError where something differs."""
+    """Gives a function that is to be told each daemon's process id. Raises RecordError where something differs."""
     if place.kind != "real":
         yield lambda pid: None
         return
@@ -251,7 +248,7 @@ def run_one(case: Case, place: Place, folder: Path, note_daemon: Any) -> Outcome
                         note_daemon, place.wiring)  # fmt: skip
         try:
             outcome.run = runner.run()
-        except (ServiceError, SettingsError, PowerError, OSError) as error:
+        except (ServiceError, RecordError, PowerError, OSError) as error:
             outcome.broke = str(error)
             return outcome
     outcome.figures = figures(outcome.run)

@@ -118,7 +118,7 @@ class Runner:
         self._began_s = 0.0
 
     def run(self) -> Run:
-        """Raises ServiceError, SettingsError or PowerError when board or daemon do not start at all."""
+        """Raises ServiceError, RecordError or PowerError when board or daemon do not start at all."""
         run = self._run
         with contextlib.ExitStack() as stack:
             stack.callback(self._keep)

@@ -26,7 +26,7 @@ END_TIMEOUT_S = 40.0
 _NOT_SETTINGS = ("FREQ_TABLE", "PG_MASK")  # a table is no setting; masks take a reboot, and no run enters such a mode
 
 
-class SettingsError(Exception):
+class RecordError(Exception):
     """The board's settings cannot be recorded or put back; the text says what to do."""
 
 
@@ -49,14 +49,14 @@ class Record:
 
 
 def record(root: Path, gpu_nodes: tuple[str, ...]) -> Record:
-    """What the board has now. Raises SettingsError."""
+    """What the board has now. Raises RecordError."""
     sysfs = Sysfs(root)
     values: dict[str, str] = {}
     for path in _paths(sysfs, gpu_nodes):
         with contextlib.suppress(SysfsError):  # a core that is offline has no clock files; what cannot be read is none
             values[path] = sysfs.read_text(path)
     if not any(path.endswith("max_freq") for path in values):
-        raise SettingsError(f"no clock of the GPU under {root}: is this an Orin, and is its GPU driver loaded?")
+        raise RecordError(f"no clock of the GPU under {root}: is this an Orin, and is its GPU driver loaded?")
     return Record(str(root.resolve()), read_mode_id(sysfs), values)
 
 
@@ -93,7 +93,7 @@ def not_writable(recorded: Record) -> list[str]:
 
 
 def save(recorded: Record, file: Path) -> None:
-    """On disk before anything is changed. Raises SettingsError."""
+    """On disk before anything is changed. Raises RecordError."""
     draft = file.with_name(file.name + ".new")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -103,12 +103,12 @@ def save(recorded: Record, file: Path) -> None:
             os.fsync(out.fileno())
         draft.replace(file)
     except OSError as error:
-        raise SettingsError(f"{file}: the board's settings cannot be saved ({error.strerror}); nothing was changed; "
+        raise RecordError(f"{file}: the board's settings cannot be saved ({error.strerror}); nothing was changed; "
                             "name another place with --restore-file") from error
 
 
 def load(file: Path) -> Record:
-    """Raises SettingsError; FileNotFoundError where there is none."""
+    """Raises RecordError; FileNotFoundError where there is none."""
     try:
         found = json.loads(file.read_text())
         if found.pop("version") != VERSION:
@@ -118,14 +118,14 @@ def load(file: Path) -> Record:
     except FileNotFoundError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SettingsError(f"{file}: not a record of settings ({error}); set the mode again with nvpmodel and remove "
+        raise RecordError(f"{file}: not a record of settings ({error}); set the mode again with nvpmodel and remove "
                             "the file") from error
 
 
 def restore(file: Path) -> list[str]:
     """Put everything back and remove the record; -> a line for each thing that had to be changed.
 
-    Raises SettingsError with what still differs (the record is then kept), FileNotFoundError without a record."""
+    Raises RecordError with what still differs (the record is then kept), FileNotFoundError without a record."""
     recorded = load(file)
     if recorded.daemon is not None:
         _end(recorded.daemon)
@@ -154,7 +154,7 @@ def restore(file: Path) -> list[str]:
         if now != value and not path.endswith("/pwm1"):  # whoever drives the fan goes on doing so
             wrong.append(f"/{path}: {now or 'cannot be read'}, not {value}")
     if wrong:
-        raise SettingsError(f"not put back ({file} kept, try again with --restore): " + "; ".join(wrong))
+        raise RecordError(f"not put back ({file} kept, try again with --restore): " + "; ".join(wrong))
     file.unlink()
     return done
 
@@ -176,10 +176,10 @@ def _write(path: Path, value: str) -> None:
 
 
 def daemon_of(pid: int) -> Daemon:
-    """A running process of ours. Raises SettingsError when it has ended."""
+    """A running process of ours. Raises RecordError when it has ended."""
     start = _start_of(pid)
     if start is None:
-        raise SettingsError(f"process {pid} has ended")
+        raise RecordError(f"process {pid} has ended")
     return Daemon(pid, start)
 
 
@@ -203,4 +203,4 @@ def _end(daemon: Daemon) -> None:
         while _start_of(daemon.pid) == daemon.start and time.monotonic() < end_s:
             time.sleep(0.05)
     if _start_of(daemon.pid) == daemon.start:
-        raise SettingsError(f"process {daemon.pid}, an orind of that run, does not end; kill it and try again")
+        raise RecordError(f"process {daemon.pid}, an orind of that run, does not end; kill it and try again")

@@ -26,7 +26,7 @@ from hil_board import RealBoard
 from hil_figures import FIGURES, Frame, Run, Sample, figures
 from hil_report import Outcome
 from hil_scenario import ScenarioError, Step, read
-from hil_settings import SettingsError
+from hil_settings import RecordError
 from hil_trigger import Line, Pulses
 
 from orind.ipc.exit_codes import Exit
@@ -304,9 +304,9 @@ def test_what_cannot_be_put_back_is_said_and_kept(nx: Path, tmp_path: Path, caps
     file.write_text("{")
     assert hil.main(["--restore", "--restore-file", str(file)]) == Exit.FAILED
     assert "not a record of settings" in capsys.readouterr().err
-    with pytest.raises(SettingsError, match="nothing was changed"):
+    with pytest.raises(RecordError, match="nothing was changed"):
         hil_settings.save(hil_settings.record(nx, ("gpu",)), Path("/proc/none/file.json"))
-    with pytest.raises(SettingsError, match="is this an Orin"):
+    with pytest.raises(RecordError, match="is this an Orin"):
         hil_settings.record(tmp_path / "nothing", ("gpu",))
 
 
@@ -322,7 +322,7 @@ def test_a_daemon_that_outlived_the_run_is_ended_first(nx: Path, tmp_path: Path)
         hil_settings.restore(file)
         assert other.poll() is None
         other.kill()
-    with pytest.raises(SettingsError, match="has ended"):
+    with pytest.raises(RecordError, match="has ended"):
         hil_settings.daemon_of(ours.pid)
 
 
