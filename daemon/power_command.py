@@ -8,9 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from ..ipc.control import ControlClient
+from ..ipc.errors import ControlError
 from ..ipc.exit_codes import Exit
 from ..power.actuators import restore_saved
 from ..power.errors import ConfError, PowerError, SysfsError
@@ -34,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", dest="live_json", action="store_true", help="the status' power section; with --watch "
                         "an object a line")
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    restore = actions.add_parser("restore", help="put the clocks back as they were before orind")
+    restore = actions.add_parser("restore", help="put the clocks back as they were before orind",
+                                 epilog="exit code 1: a daemon runs, or a clock cannot be put back")
     add_run_dir(restore)
     modes = actions.add_parser(
         "modes",
@@ -74,8 +78,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _restore(options: argparse.Namespace) -> int:
+    run_dir = Path(options.run_dir)
+    with suppress(ControlError), ControlClient(run_dir / "control"):
+        # beside the daemon it would last for one tick
+        print(f"orind power: a daemon runs in {run_dir} and puts the clocks back when it ends: stop it first "
+              "(systemctl stop orind)", file=sys.stderr)
+        return Exit.FAILED
     try:
-        done = restore_saved(Path(options.run_dir) / STATE_NAME)
+        done = restore_saved(run_dir / STATE_NAME)
     except (PowerError, OSError) as error:
         print(f"orind power: {error}", file=sys.stderr)
         return Exit.FAILED

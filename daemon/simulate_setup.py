@@ -143,7 +143,8 @@ def _start(options: argparse.Namespace, policy: Policy) -> float | None:
     try:
         return local_s(options.start, zone)
     except ValueError:
-        raise Refused(Exit.USAGE, [f"--start {options.start}: must be as 2026-03-02T06:00"]) from None
+        raise Refused(Exit.USAGE, [f"--start {options.start}: must be as 2026-03-02T06:00, and an hour "
+                                   f"that there is in {zone}"]) from None
 
 
 def _cameras(load_trace: Mapping[str, Series], config: Config | None,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import re
 import time
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from .held import Held
 from .sysfs import CPUFREQ, DEVFREQ, Sysfs
 
 log = logging.getLogger(__name__)
+_OURS = re.compile(rf"{DEVFREQ}/[\w.@:-]+/(?:max|min)_freq|{CPUFREQ}/policy\d+/scaling_max_freq", re.ASCII)
 _FIGHT_NS = 60_000_000_000  # somebody who sets the cap again and again is mentioned once in so long
 
 
@@ -134,20 +137,22 @@ def restore_saved(state_path: Path) -> tuple[str, ...]:
 
     Raises PowerError where the file is damaged or a value could not be written (the file is then kept)."""
     try:
+        if state_path.exists() and not state_path.is_file():
+            raise ValueError("it is no file")
         state = json.loads(state_path.read_text())
         if state["version"] != 1:
             raise PowerError(f"{state_path}: made by another orind (version {state['version']!r}); restore with that")
-        sysfs = Sysfs(state["root"])
-        values: dict[str, int] = {str(path): int(value) for path, value in state["values"].items()}
+        sysfs = Sysfs(_absolute(state["root"]))
+        values = _clocks(state["values"])
         if not sysfs.root.is_dir():  # a plant that is gone took its clocks with it; "/" is never gone
             state_path.unlink()
             return ()
         mode_now = holding_mode(sysfs)
         if mode_now is not None and mode_now != state["mode"]:
-            values.update(state["mode_values"].get(str(mode_now), {}))
+            values.update(_clocks(state["mode_values"].get(str(mode_now), {})))
     except FileNotFoundError:
         return ()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PowerError(f"{state_path}: the saved clock caps cannot be read ({error}); set the mode again with "
                          "nvpmodel and remove the file") from error
     lines: list[str] = []
@@ -157,6 +162,8 @@ def restore_saved(state_path: Path) -> tuple[str, ...]:
             lines.append(f"/{path}: not there, its cores are offline")
             continue
         try:
+            if Path(os.path.realpath(sysfs.root / path)).name != Path(path).name:
+                raise SysfsError(path, "leads to another file")
             sysfs.write_int(path, value)
             lines.append(f"/{path}: {value}")
         except SysfsError as error:
@@ -165,3 +172,22 @@ def restore_saved(state_path: Path) -> tuple[str, ...]:
         raise PowerError(f"clock caps not restored, {state_path} kept: " + "; ".join(failed))
     state_path.unlink()
     return tuple(lines)
+
+
+def _absolute(root: object) -> str:
+    """Raises ValueError."""
+    if not isinstance(root, str) or not root.startswith("/") or "\0" in root:
+        raise ValueError(f"its root is {root!r:.40}")
+    return root
+
+
+def _clocks(values: dict[object, object]) -> dict[str, int]:
+    """Raises ValueError for what no steward saved: the file is the daemon's, and whoever restores may be root."""
+    found = {}
+    for path, value in values.items():
+        if not isinstance(path, str) or not _OURS.fullmatch(path):
+            raise ValueError(f"{path!r:.80} is no clock's cap")
+        if type(value) is not int or not 0 < value < 1e11:
+            raise ValueError(f"{value!r:.40} is no clock")
+        found[path] = value
+    return found

@@ -66,8 +66,15 @@ class Schedule:
 
 
 def local_s(text: str, zone: str) -> float:
-    """s since 1970 UTC of a local time such as 2026-03-02T06:00. Raises ValueError."""
-    return LocalTime.strptime(text, "%Y-%m-%dT%H:%M").replace(tzinfo=ZoneInfo(zone)).timestamp()
+    """s since 1970 UTC of a local time such as 2026-03-02T06:00, the first of two. Raises ValueError, also for an hour
+    that summer time leaves out."""
+    given = LocalTime.strptime(text, "%Y-%m-%dT%H:%M")
+    if not 2000 <= given.year < 2200:
+        raise ValueError(f"{given.year} is no year of a board")
+    wall_s = given.replace(tzinfo=ZoneInfo(zone)).timestamp()
+    if LocalTime.fromtimestamp(wall_s, ZoneInfo(zone)).replace(tzinfo=None) != given:
+        raise ValueError("summer time leaves this hour out")
+    return wall_s
 
 
 def known_zone(name: str) -> bool:

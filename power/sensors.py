@@ -155,7 +155,10 @@ class Sensors:
         try:
             if self._devfreq is None:
                 raise SysfsError(DEVFREQ, f"has no GPU ({' or '.join(self._facts.gpu_nodes)})")
-            return self._sysfs.read_int(f"{self._devfreq}/{name}")
+            value = self._sysfs.read_int(f"{self._devfreq}/{name}")
+            if value < 0:
+                raise SysfsError(f"{self._devfreq}/{name}", f"{value} cannot be true")
+            return value
         except SysfsError as error:
             if faults is not None:
                 faults.append(f"GPU clock: {error}")

@@ -22,6 +22,8 @@ _KEYS: dict[str, type | tuple[type, ...]] = {
     "missing": list, "forced": dict, "stuck": list, "slow_s": dict, "refuse_writes": bool, "fan_works": bool,
     "ambient_c": (int, float), "extra_w": (int, float), "renumber_hwmons": bool, "reset_mode": list,
     "reboot": bool, "nvpmodel": str}
+_WITHIN = {"ambient_c": (-60, 120), "extra_w": (-50, 200)}
+_SLOW_S_MAX = 3600.0
 _TIMES_MAX = 1000
 
 
@@ -101,7 +103,7 @@ class FaultFile:
             return None
         self._text = text
         try:
-            state = fault_state(json.loads(text) if text.strip() else {})
+            state = fault_state(_parse(text) if text.strip() else {})
         except (PowerError, ValueError) as error:
             return f"{self._path}: {error}"
         board = self._board
@@ -118,7 +120,7 @@ class FaultFile:
 def fault_schedule(text: str) -> tuple[tuple[float, FaultState], ...]:
     """(seconds since the start, state) in ascending order: of one object, which holds from the start, or of a list of
     objects with "t_s", each of which replaces the one before. Raises PowerError or ValueError."""
-    got = json.loads(text)
+    got = _parse(text)
     if isinstance(got, dict):
         return ((0.0, fault_state(got)),)
     if not isinstance(got, list) or len(got) > _TIMES_MAX:
@@ -137,6 +139,13 @@ def fault_schedule(text: str) -> tuple[tuple[float, FaultState], ...]:
     return tuple(found)
 
 
+def _parse(text: str) -> object:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise PowerError("is nested too deep") from None
+
+
 def fault_state(got: object) -> FaultState:
     """From what JSON gave; raises PowerError."""
     if not isinstance(got, dict):
@@ -147,19 +156,23 @@ def fault_state(got: object) -> FaultState:
             raise PowerError(f"unknown fault {key!r}; there are {', '.join(_KEYS)}")
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise PowerError(f"{key}: {value!r} is not what it takes")
+    for key, (low, high) in _WITHIN.items():
+        if key in got and not low <= got[key] <= high:
+            raise PowerError(f"{key}: must lie in {low:g} to {high:g}")
     if got.get("nvpmodel", "") not in NVPMODEL_FAULTS:
         raise PowerError(f"nvpmodel: must be one of {', '.join(NVPMODEL_FAULTS[1:])}")
     known: dict[str, Any] = dict(got)
     mode = known.pop("reset_mode", None)
     if mode is not None and (len(mode) != 2 or type(mode[0]) is not int
-                             or not (mode[1] is None or type(mode[1]) is int)):
+                             or not (mode[1] is None or (type(mode[1]) is int and 0 < mode[1] < 1e11))
+                             or not 0 <= mode[0] <= 9999):
         raise PowerError("reset_mode: must be [id, GPU cap in Hz or null]")
     for key in ("missing", "stuck"):
         if not all(isinstance(name, str) for name in known.get(key, ())):
             raise PowerError(f"{key}: must be a list of names")
         known[key] = tuple(known.get(key, ()))
-    if not all(type(v) is int for v in known.get("forced", {}).values()):
+    if not all(type(v) is int and abs(v) < 2**63 for v in known.get("forced", {}).values()):
         raise PowerError("forced: values are whole numbers, as the file shows them")
-    if not all(isinstance(v, int | float) for v in known.get("slow_s", {}).values()):
-        raise PowerError("slow_s: values are seconds")
+    if not all(isinstance(v, int | float) and 0 <= v <= _SLOW_S_MAX for v in known.get("slow_s", {}).values()):
+        raise PowerError(f"slow_s: values are seconds, at most {_SLOW_S_MAX:g}")
     return FaultState(**known, reset_mode=None if mode is None else (mode[0], mode[1]))

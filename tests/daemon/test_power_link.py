@@ -22,7 +22,7 @@ from orind.daemon.poller import Poller
 from orind.daemon.power_link import RESPAWN_NS, SILENT_NS, UNMEASURED, PowerLink
 from orind.daemon.sections import Camera
 from orind.ipc.channel import Channel
-from orind.ipc.control import Request
+from orind.ipc.control import ControlServer, Request
 from orind.ipc.errors import ChannelError
 from orind.ipc.stats_page import StatsWriter
 from orind.power.energy import PowerSample
@@ -476,6 +476,14 @@ def test_restore_without_anything_saved(tmp_path: Path, capsys: pytest.CaptureFi
     assert run_restore(tmp_path) == 0 and capsys.readouterr().out == "nothing to restore\n"
 
 
+def test_restore_beside_a_daemon_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "power-state.json").write_text("kept")
+    server = ControlServer(tmp_path / "control")
+    assert run_restore(tmp_path) == 1
+    assert "a daemon runs in" in capsys.readouterr().err and (tmp_path / "power-state.json").read_text() == "kept"
+    server.close()
+
+
 def test_restore_of_a_damaged_file_fails_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "power-state.json").write_text("{")
     assert run_restore(tmp_path) == 1
@@ -487,7 +495,7 @@ def test_restore_writes_back_what_was_saved(
 ) -> None:
     (cap,) = (p for p in plant.rglob("max_freq") if "devfreq" in str(p))
     saved = cap.read_text().strip()
-    path = str(cap.relative_to(plant))
+    path = f"sys/class/devfreq/{cap.parent.name}/max_freq"
     state = {"version": 1, "root": str(plant), "values": {path: int(saved)}, "mode": None, "mode_values": {}}
     (tmp_path / "power-state.json").write_text(json.dumps(state))
     cap.write_text("1\n")

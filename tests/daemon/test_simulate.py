@@ -137,6 +137,8 @@ def test_a_schedule_holds_at_its_time(tmp_path: Path, capsys: Captured) -> None:
     (SCHEDULE, None, "policy.yaml has a schedule: say with --start when the run begins, as 2026-03-02T06:00, in the "
                      "time of Europe/Berlin"),
     (SCHEDULE, "yesterday", "--start yesterday: must be as 2026-03-02T06:00"),
+    (SCHEDULE, "2026-03-29T02:30", "must be as 2026-03-02T06:00, and an hour that there is in Europe/Berlin"),
+    (SCHEDULE, "9999-12-31T23:59", "--start 9999-12-31T23:59: must be as 2026-03-02T06:00"),
     ("budget_w: 30\n", "2026-03-02T06:00", "has no schedule; leave it out")])
 def test_when_the_run_begins(tmp_path: Path, capsys: Captured, text: str, start: str | None, said: str) -> None:
     policy = tmp_path / "policy.yaml"

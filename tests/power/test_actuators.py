@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -163,10 +165,44 @@ def test_a_restore_that_fails_keeps_the_file(plant: PlantBoard, agx: BoardFacts,
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1, "root": 3}',
-                                  '{"version": 1, "root": "/", "values": 3}'])
+                                  '{"version": 1, "root": "/", "values": 3}', "[" * 100_000,
+                                  '{"version": 1, "root": "", "values": {}}', '{"version": 1, "root": "x\\u0000"}'])
 def test_a_damaged_file_is_named(state: Path, text: str) -> None:
     state.write_text(text)
     with pytest.raises(PowerError, match=r"power-state\.json: the saved clock caps cannot be read"):
+        restore_saved(state)
+
+
+@pytest.mark.parametrize(("path", "value"), [
+    ("etc/passwd", 1), ("sys/class/devfreq/../../../etc/passwd", 1), ("sys/class/devfreq/gpu/governor", 1),
+    ("sys/class/devfreq/gpu/max_freq", 0), ("sys/class/devfreq/gpu/max_freq", 1e400),
+    ("sys/class/devfreq/gpu/max_freq", "612000000"), ("sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq", True)])
+def test_a_restore_writes_clocks_and_nothing_else(tmp_path: Path, state: Path, path: str, value: object) -> None:
+    for name in ("etc/passwd", "sys/class/devfreq/gpu/max_freq"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("as it was")
+    state.write_text(json.dumps({"version": 1, "root": str(tmp_path), "mode": None, "values": {path: value}}))
+    with pytest.raises(PowerError, match=r"cannot be read \(.*(is no clock's cap|is no clock)\)"):
+        restore_saved(state)
+    assert (tmp_path / "etc/passwd").read_text() == (tmp_path / "sys/class/devfreq/gpu/max_freq").read_text()
+
+
+def test_a_restore_follows_no_link_to_another_file(tmp_path: Path, state: Path) -> None:
+    cap = tmp_path / "sys/class/devfreq/gpu/max_freq"
+    cap.parent.mkdir(parents=True)
+    (tmp_path / "passwd").write_text("as it was")
+    cap.symlink_to(tmp_path / "passwd")
+    state.write_text(json.dumps({"version": 1, "root": str(tmp_path), "mode": None, "mode_values": {},
+                                 "values": {"sys/class/devfreq/gpu/max_freq": 612 * MHZ}}))
+    with pytest.raises(PowerError, match=r"kept: /sys/class/devfreq/gpu/max_freq: leads to another file"):
+        restore_saved(state)
+    assert state.exists() and (tmp_path / "passwd").read_text() == "as it was"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+def test_what_is_no_file_is_not_waited_for(state: Path, make: Callable[[Path], None]) -> None:
+    make(state)
+    with pytest.raises(PowerError, match=r"the saved clock caps cannot be read \(it is no file\)"):
         restore_saved(state)
 
 

@@ -237,7 +237,13 @@ def test_faults_come_and_go_with_a_file(make: Callable[..., PlantBoard], agx: Bo
 @pytest.mark.parametrize(("text", "said"), [
     ("{", "Expecting property name"), ("[]", "must hold a JSON object"), ('{"mising": []}', "unknown fault 'mising'"),
     ('{"missing": "tj"}', "missing: 'tj' is not what it takes"), ('{"reset_mode": [1]}', "reset_mode: must be"),
-    ('{"forced": {"tj": "hot"}}', "forced: values are whole"), ('{"slow_s": {"tj": "5"}}', "slow_s: values are sec")])
+    ('{"forced": {"tj": "hot"}}', "forced: values are whole"), ('{"slow_s": {"tj": "5"}}', "slow_s: values are sec"),
+    ('{"extra_w": 1e308}', "extra_w: must lie in -50 to 200"), ('{"extra_w": NaN}', "extra_w: must lie in -50 to 200"),
+    ('{"ambient_c": -300}', "ambient_c: must lie in -60 to 120"),
+    ('{"slow_s": {"tj": 1e18}}', "slow_s: values are sec"),
+    ('{"slow_s": {"tj": NaN}}', "slow_s: values are sec"), ('{"reset_mode": [-1, null]}', "reset_mode: must be"),
+    ('{"reset_mode": [0, -5]}', "reset_mode: must be"), ("[" * 100_000, "is nested too deep"),
+    (f'{{"forced": {{"tj": {10**400}}}}}', "forced: values are whole")])
 def test_a_fault_file_that_cannot_be_understood_changes_nothing(make: Callable[..., PlantBoard], tmp_path: Path,
                                                                 text: str, said: str) -> None:
     board, path = make(), tmp_path / "faults.json"

@@ -146,6 +146,14 @@ def test_a_class_that_cannot_be_listed_is_a_fault_until_it_can(plant: PlantBoard
     assert sensors.read().faults == ()
 
 
+def test_a_negative_clock_or_load_is_not_known(plant: PlantBoard, agx: BoardFacts) -> None:
+    for name in ("cur_freq", "device/load"):
+        (plant.root / plant.layout.devfreq / name).write_text("-256000\n")
+    readings = Sensors(plant.root, agx).read()
+    assert readings.gpu_hz is None and readings.gpu_busy_permille is None
+    assert readings.faults == ("GPU clock: /sys/class/devfreq/17000000.gpu/cur_freq: -256000 cannot be true",)
+
+
 def test_no_gpu(plant: PlantBoard, agx: BoardFacts) -> None:
     (plant.root / "sys/class/devfreq/17000000.gpu").unlink()
     readings = Sensors(plant.root, agx).read()
