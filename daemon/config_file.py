@@ -19,6 +19,7 @@ from ..power.board import BoardFacts
 from ..power.envelope import holding_mode
 from ..power.errors import SettingsError
 from ..power.policy import Policy
+from ..power.policy_check import check_policy
 from ..power.sysfs import Sysfs
 from .config import Config
 from .regular_file import CONFIGURATION_BYTES_MAX, NotRegular, check_regular
@@ -122,7 +123,7 @@ def load_policy(
     document = _read(path)
     try:
         policy = Policy.from_dict(document.value)
-        policy.check_against(facts, mode)
+        check_policy(policy, facts, mode)
     except SettingsError as error:
         raise ConfigError(_problems(document, error)) from None
     if (size := len(json.dumps(document.value))) > POLICY_BYTES_MAX:

@@ -12,10 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .policy import Policy
+from .policy import Policy
 
 # A board without a battery begins in 1970 or at its image's build, until the network tells the time.
 CLOCK_SET_S = 1_600_000_000.0  # 2020-09-13

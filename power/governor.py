@@ -25,6 +25,7 @@ from .observer import Observer
 from .overrun import Overrun
 from .pacing import Pacing
 from .policy import Policy
+from .policy_check import check_policy
 from .rail_limits import RailLimits
 from .sensors import Readings
 from .steady import SteadyStep
@@ -67,7 +68,7 @@ class Governor:
 
     def __init__(self, facts: BoardFacts, policy: Policy) -> None:
         """Raises SettingsError where the board cannot keep the policy."""
-        policy.check_against(facts)
+        check_policy(policy, facts)
         self._facts = facts
         self._policy = policy
         self._observer = Observer(facts.model, facts.sensor_window_ns)
@@ -90,7 +91,7 @@ class Governor:
     def adopt(self, policy: Policy) -> None:
         """Govern under another policy from the next tick on: what was learned of the board, its heat and its sensors
         stays. Raises SettingsError, with nothing changed."""
-        policy.check_against(self._facts)
+        check_policy(policy, self._facts)
         old, self._policy = self._policy, policy
         if (old.steady, old.dwell_ns, old.tick_ns) != (policy.steady, policy.dwell_ns, policy.tick_ns):
             self._stepper = _stepper(policy)

@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .board import BoardFacts
-from .errors import SettingsError
 from .fields import Fields
 from .limits import Limits
-from .policy_check import contradictions
 from .schedule import Schedule
 
 _MS = 1_000_000
@@ -93,12 +90,6 @@ class Policy:
                     f.complain_at(("schedule", "windows", i, "quiet"), "needs the policy's `quiet` section")
         f.finish()
         return policy
-
-    def check_against(self, facts: BoardFacts, mode: str = "") -> None:
-        """Raise SettingsError where this module, in this mode of nvpmodel ('': not known), cannot keep the policy."""
-        problems = contradictions(self, facts, mode)
-        if problems:
-            raise SettingsError(f"power policy {self.name!r}", tuple(problems))
 
     def budgets(self) -> list[tuple[tuple[str | int, ...], int]]:
         """Every budget that may come to hold, in mW, with the key that says it."""

@@ -1,27 +1,29 @@
-"""What a policy asks of a board that the board cannot give: each contradiction with the key to look at. Pure.
+"""What a policy asks of a board that the board cannot give: each contradiction with the key to look at. Pure, but for a
+look at the machine's time zones.
 
-Called by policy.py for `orind check`, and once more before a governor begins. Invariant: nothing is found out in the
-night that the files say already: a budget below idle power, a lowest clock above the highest, a rail that is not there.
+Called for `orind check`, and once more before a governor begins or takes another policy. Invariant: nothing is found
+out in the night that the files say already: a budget below idle power, a lowest clock above the highest, a rail that is
+not there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from .board import BoardFacts, Mode
-from .errors import Problem
+from .errors import Problem, SettingsError
+from .policy import Policy
 from .schedule import known_zone
 
-if TYPE_CHECKING:
-    from .policy import Policy
 
-
-def contradictions(policy: Policy, facts: BoardFacts, mode_name: str) -> list[Problem]:
-    """All of them. `mode_name`: the mode of nvpmodel that is configured or active; '' where none is known."""
+def check_policy(policy: Policy, facts: BoardFacts, mode_name: str = "") -> None:
+    """Raises SettingsError with all contradictions. `mode_name`: the mode of nvpmodel that is configured or active; ''
+    where none is known."""
     mode = facts.mode(mode_name)
-    return [*_of_board(policy, facts), *_of_budgets(policy, facts), *_of_names(policy, facts),
-            *_of_clocks(policy, facts, mode), *_of_zone(policy)]
+    problems = (*_of_board(policy, facts), *_of_budgets(policy, facts), *_of_names(policy, facts),
+                *_of_clocks(policy, facts, mode), *_of_zone(policy))
+    if problems:
+        raise SettingsError(f"power policy {policy.name!r}", problems)
 
 
 def _of_board(policy: Policy, facts: BoardFacts) -> Iterator[Problem]:

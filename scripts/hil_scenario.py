@@ -23,6 +23,7 @@ from orind.kernels.yaml_lines import LinedYaml, YamlProblem, problems_of
 from orind.power.board import BoardFacts
 from orind.power.errors import SettingsError
 from orind.power.policy import Policy
+from orind.power.policy_check import check_policy
 
 SECONDS_MAX = 7200.0
 SLACK_MS = 200.0  # of a result that comes at the deadline, on its way
@@ -219,7 +220,7 @@ def _not_on_board(scenario: Scenario, facts: BoardFacts, policy: dict[str, Any])
             if not isinstance(budget_w := getattr(step, key), int | float):
                 continue
             try:
-                Policy.from_dict({**policy, "budget_w": budget_w}).check_against(facts)
+                check_policy(Policy.from_dict({**policy, "budget_w": budget_w}), facts)
             except SettingsError as error:
                 yield from (f"{where}.{key}: {p.text}" for p in error.problems)
 

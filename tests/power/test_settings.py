@@ -12,6 +12,7 @@ import yaml
 from orind.power.board import BoardFacts
 from orind.power.errors import SettingsError
 from orind.power.policy import Policy
+from orind.power.policy_check import check_policy
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 BOARDS = sorted((CONFIGS / "boards").glob("*.yaml"))
@@ -32,7 +33,7 @@ def test_shipped_policies_fit_their_boards(path: Path) -> None:
     policy = Policy.from_dict(yaml.safe_load(path.read_text()))
     assert policy.name == path.stem and policy.boards
     for name in policy.boards:
-        policy.check_against(_boards()[name])
+        check_policy(policy, _boards()[name])
 
 
 def test_board_totals_count_nothing_twice() -> None:
@@ -164,5 +165,5 @@ def test_policy_defaults() -> None:
 ])
 def test_policies_that_a_board_cannot_keep(agx: BoardFacts, changes: dict[str, object], text: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        Policy.from_dict({"budget_w": 30, **changes}).check_against(agx)
+        check_policy(Policy.from_dict({"budget_w": 30, **changes}), agx)
     assert text in str(caught.value)
