@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,25 @@ class Jtop:
         variables = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", f"PYTHONPATH={PATH}", "PYTHONDONTWRITEBYTECODE=1"]
         return ["nsenter", "-t", str(self._pid), "-m", "-p", "-n", "-r", "env", "-i", "-C", "/", *variables, PYTHON]
 
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Nothing in the namespaces runs meanwhile. For programs that write the board's files in place: a plain file is
+        empty for a moment then, which /sys never shows, and jtop's service ends when it reads that."""
+        stopped: set[int] = set()
+        while fresh := self._processes() - stopped:
+            _signal(fresh, signal.SIGSTOP)
+            stopped |= fresh
+        yield
+        _signal(stopped, signal.SIGCONT)
+
+    def _processes(self) -> set[int]:
+        found, inside = set(), Path(f"/proc/{self._pid}/ns/pid").stat().st_ino
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has just ended
+                if (folder / "ns/pid").stat().st_ino == inside:
+                    found.add(int(folder.name))
+        return found
+
     def kill_service(self) -> None:
         """The server goes, without a word; with PID 1 of the namespaces all in them."""
         os.kill(self._pid, signal.SIGKILL)
@@ -157,6 +177,12 @@ def _service_below(pid: int) -> int:
             if b"jtop" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
                 return int(child)
     return 0
+
+
+def _signal(processes: set[int], number: int) -> None:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

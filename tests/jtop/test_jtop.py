@@ -50,8 +50,9 @@ def test_every_field_of_jtop_is_what_orind_reads(board: Board) -> None:
         _agree(found)
         assert len(found.rows) > 120 and not next(row.jtop for row in found.rows if row.field == "jetson_clocks")
         # live: another mode, pinned clocks, full load, which both see without being told
-        board.call("nvpmodel", "-m", "3")
-        board.call("jetson_clocks")
+        with jtop.standing_still():
+            board.call("nvpmodel", "-m", "3")
+            board.call("jetson_clocks")
         board.run(30, 1.0)
         moved = board.compare(jtop)
         _agree(moved)
