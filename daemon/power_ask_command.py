@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from typing import Any
 
 from ..ipc.exit_codes import Exit
@@ -23,7 +24,7 @@ def add_actions(actions: Any) -> None:
             name, help=help_of[name],
             epilog=f"examples: orind power {name} {18 if name == 'budget' else 41} --for 10m\n"
             f"          orind power {name} off\n"
-            "exit code 0: taken; 1: refused, with the reason; 69: no daemon answers",
+            "exit code 0: taken; 1: refused, with the reason; 2: wrong usage; 69: no daemon answers",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         parser.add_argument("value", metavar=unit, type=_value, help=f"in {unit}, or off")
@@ -34,6 +35,10 @@ def add_actions(actions: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     key, _ = ACTIONS[options.action]
+    if (options.value is None) != (options.for_s is None):
+        what = "off ends it now, without --for" if options.value is None else "say with --for how long, such as 10m"
+        print(f"orind power {options.action}: {what}", file=sys.stderr)
+        return Exit.USAGE
     given = {key: options.value} if options.value is None else {key: options.value, "for_s": options.for_s}
     answer = ask(options, {"op": "power", **given}, TIMEOUT_S)
     if isinstance(answer, Exit):

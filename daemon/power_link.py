@@ -27,7 +27,7 @@ from .deadline_floor import floor_of, frame_cycles
 from .nursery_client import Child, NurseryClient
 from .pipeline import Pipeline
 from .poller import Watcher
-from .power_requests import PowerRequests
+from .power_requests import STORM, PowerRequests
 from .respawn import Respawn
 from .sections import Camera
 
@@ -38,6 +38,7 @@ CALM_NS = 5_000_000_000  # sensors that had no fault for so long are well again
 FLOOR_EVERY_NS, FLOOR_HOLDS_NS = 1_000_000_000, 5_000_000_000
 UNLIMITED_BATCH = 1 << 16
 NO_CAMERAS: Mapping[str, Camera] = {}
+SET = ("board", "budget_w", "budget_reason", "gpu_cap_hz", "cpu_cap_khz", "mode", "waiting_mode")
 UNMEASURED = "no power section in the configuration: nobody reads the power of the board"
 UNGOVERNED = {"board": None, "board_w": None, "budget_w": None, "tj_c": None, "gpu_hz": None, "gpu_cap_hz": None}
 
@@ -106,7 +107,8 @@ class PowerLink:
         facts = BoardFacts.from_dict(self._section["board"])
         refusal = self._requests.ask(request.given, by, self._policy, facts, now_ns)
         if refusal:
-            log.warning("power: what %s asked for is refused: %s", by, refusal)
+            if refusal != STORM:  # that is said once, where it begins
+                log.warning("power: what %s asked for is refused: %s", by, bound_text(refusal))
             return {"ok": False, "result": f"refused: {refusal}"}
         self._tell_asked()
         return {"ok": True, "result": "taken"}
@@ -151,6 +153,10 @@ class PowerLink:
         if self._untold:
             self._tell_asked()
         self.energy.tick(now_ns)
+        if self._latest is not None and self._latest.expires_ns is not None and now_ns >= self._latest.expires_ns:
+            self._latest = None
+            if self._lowest is not None:
+                self._forget_readings(self._lowest)
         if self._channel is not None and self._child is not None and now_ns - self._heard_ns > SILENT_NS:
             log.error("the steward has been silent for %.0f s and is replaced", SILENT_NS / 1e9)
             self._nursery.kill(self._child)
@@ -160,6 +166,11 @@ class PowerLink:
         if self._section is not None and self._channel is None and gone and self._respawn.due(now_ns):
             self._heard_ns, self._last_words = now_ns, ""
             self._spawn(self._section, now_ns)
+
+    def _forget_readings(self, lowest: Limits) -> None:
+        """Nobody has looked at the board lately: what was read then says nothing of now. What was set stays."""
+        kept = {name: value for name, value in self.report.items() if name in SET}
+        self.report = {**UNGOVERNED, **kept, "level": lowest.level, "reason": lowest.reason}
 
     @property
     def problem(self) -> str:

@@ -7,6 +7,7 @@ what, how long, and how it ended. Invariant: a request is within what policy and
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from ..power.policy import Policy
 
 log = logging.getLogger("orind")
 FOR_S_MAX = 86_400
+ASKS_MAX, ASKS_WITHIN_NS = 20, 10_000_000_000  # each has a line in the journal
+STORM = f"more than {ASKS_MAX} requests within {ASKS_WITHIN_NS // 10**9} s are refused"
 AMBIENT_C = (-40, 85)
 UNITS = {"budget": ("budget_w", "W"), "ambient": ("ambient_c", "C")}
 
@@ -25,11 +28,20 @@ class PowerRequests:
 
     def __init__(self) -> None:
         self.standing: dict[str, Asked] = {}
+        self._asked_ns: deque[int] = deque(maxlen=ASKS_MAX)
+        self._storm = False
 
     def ask(self, given: Mapping[str, Any], by: str, policy: Policy, facts: BoardFacts, now_ns: int) -> str:
         """Take `{"budget_w": 18, "for_s": 600}` or the same with `ambient_c`; a value of null ends what stands.
 
         Returns why it is refused, or ''."""
+        if len(self._asked_ns) == ASKS_MAX and now_ns - self._asked_ns[0] < ASKS_WITHIN_NS:
+            if not self._storm:
+                log.warning("power: %s; the last one is of %s", STORM, by)
+            self._storm = True
+            return STORM
+        self._asked_ns.append(now_ns)
+        self._storm = False
         names = [name for name, (key, _) in UNITS.items() if key in given]
         if len(names) != 1 or set(given) - {UNITS[names[0]][0], "for_s"}:
             return "send budget_w or ambient_c, with for_s"

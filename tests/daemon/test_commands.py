@@ -116,9 +116,12 @@ def test_a_budget_and_the_ambient_temperature_are_asked_for(
 
 def test_a_refused_request_is_1_with_the_reason(tmp_path: Path, capsys: Captured) -> None:
     answer = {"ok": False, "result": "refused: for_s must lie in 1 to 86400"}
-    code, _ = with_daemon(tmp_path, answer, "power", "budget", "18")
+    for wrong, why in ((("18",), "say with --for how long"), (("off", "--for", "10m"), "off ends it now")):
+        assert cli.main(["power", "budget", *wrong, "--run-dir", str(tmp_path / "none")]) == 2
+        assert why in capsys.readouterr().err
+    code, _ = with_daemon(tmp_path, answer, "power", "budget", "18", "--for", "1m")
     assert (code, capsys.readouterr().out) == (1, "refused: for_s must lie in 1 to 86400\n")
-    assert cli.main(["power", "budget", "18", "--run-dir", str(tmp_path / "none")]) == 69
+    assert cli.main(["power", "budget", "18", "--for", "1m", "--run-dir", str(tmp_path / "none")]) == 69
 
 
 @pytest.mark.parametrize(("words", "why"), [

@@ -20,6 +20,7 @@ from stand_ins import MS, Processes, S, turn
 from orind.daemon import power_command, steward
 from orind.daemon.poller import Poller
 from orind.daemon.power_link import RESPAWN_NS, SILENT_NS, UNMEASURED, PowerLink
+from orind.daemon.power_requests import ASKS_MAX, ASKS_WITHIN_NS
 from orind.daemon.sections import Camera
 from orind.ipc.channel import Channel
 from orind.ipc.control import ControlServer, Request
@@ -103,6 +104,15 @@ def test_limits_hold_until_they_expire(link: Link) -> None:
         assert link.link.report == {"board_w": 21.0, "gpu_cap_hz": 5}
         held = link.link.limits(link.now + 100)
         assert held is not None and held.level == "lowest"
+        link.turn(99)
+        assert link.link.report["board_w"] == 21
+        link.turn(1)
+        assert [link.link.report[name] for name in ("board_w", "tj_c", "gpu_cap_hz")] == [None, None, 5]
+        assert (link.link.report["level"], link.link.report["reason"]) == ("lowest", "no word from the steward")
+        assert link.link.told_energy()["reason"] == "board power cannot be read, or was not yet"
+        sock.send(json.dumps({"report": {"board_w": 22.0}}).encode())
+        link.turn()
+        assert link.link.report == {"board_w": 22.0}, "it speaks again"
 
 
 def test_samples_are_booked_and_what_cannot_be_measured_is_said(link: Link) -> None:
@@ -326,9 +336,11 @@ def test_what_a_steward_with_a_full_queue_missed_is_told_when_it_reads_again(lin
     link.turn()
     with link.steward() as steward:
         told(steward)
+        asked_ns = link.now
         while not link.link._untold:
-            assert link.link.ask(asking(budget_w=28, for_s=600), link.now)["ok"]
-        assert link.link.ask(asking(budget_w=18, for_s=600), link.now)["ok"]
+            asked_ns += S
+            assert link.link.ask(asking(budget_w=28, for_s=600), asked_ns)["ok"]
+        assert link.link.ask(asking(budget_w=18, for_s=600), asked_ns + S)["ok"]
         link.turn()
         assert link.link._untold, "it has not read yet"
         steward.setblocking(False)
@@ -340,6 +352,17 @@ def test_what_a_steward_with_a_full_queue_missed_is_told_when_it_reads_again(lin
         link.turn()
         with pytest.raises(BlockingIOError):
             steward.recv(65_536)
+
+
+def test_a_storm_of_requests_is_refused_and_said_once(link: Link, caplog: pytest.LogCaptureFixture) -> None:
+    link.link.configure(SECTION, "/plant")
+    for n in range(300):
+        taken = link.link.ask(asking(budget_w=20 if n % 2 else 99, for_s=600), link.now)
+        assert taken["ok"] is (n < ASKS_MAX and n % 2 == 1), n
+    assert taken["result"] == "refused: more than 20 requests within 10 s are refused"
+    assert len(caplog.records) == ASKS_MAX + 1
+    assert caplog.records[-1].getMessage().startswith("power: more than 20 requests within 10 s are refused; the last")
+    assert link.link.ask(asking(budget_w=18, for_s=600), link.now + ASKS_WITHIN_NS)["ok"]
 
 
 def test_what_was_asked_for_ends_on_request_and_where_a_new_policy_forbids_it(
