@@ -20,6 +20,7 @@ from .cpu_clock import Permitted
 from .envelope import Envelope, holding_mode
 from .errors import PowerError, SysfsError
 from .held import Held
+from .steps import step_under, steps_under
 from .sysfs import CPUFREQ, DEVFREQ, Sysfs
 
 log = logging.getLogger(__name__)
@@ -59,9 +60,7 @@ class Caps:
             self.envelope.say(f"the board's table of GPU clocks has changed: it ends at {table[-1] / 1e6:g} MHz, no "
                               f"longer at {self.gpu_table_hz[-1] / 1e6:g}")
             self.gpu_table_hz = table
-        if ceiling is None:
-            return self.gpu_table_hz
-        return tuple(hz for hz in self.gpu_table_hz if hz <= ceiling) or self.gpu_table_hz[:1]
+        return steps_under(self.gpu_table_hz, ceiling)
 
     def gpu_cap_hz(self) -> int:
         """The cap that holds now, as the board says it (thermal throttling may hold it below ours)."""
@@ -71,8 +70,7 @@ class Caps:
         """Cap the GPU at the highest allowed step not above `hz`; returns what the board then says.
 
         Raises SysfsError where the board refuses (permissions: udev rule 70-orind.rules)."""
-        allowed = self.gpu_clocks_hz()
-        step = max((f for f in allowed if f <= hz), default=allowed[0])
+        step = step_under(self.gpu_clocks_hz(), hz)
         self._held.take(self._max_path, {mode: cap or self.gpu_table_hz[-1]
                                          for mode, cap in self.envelope.caps_hz().items()})
         found = self.gpu_cap_hz()

@@ -10,6 +10,7 @@ from .cpu_clock import Permitted
 from .envelope import Envelope
 from .errors import SysfsError
 from .held import Held
+from .steps import steps_under
 from .sysfs import CPUFREQ, Sysfs
 
 
@@ -32,10 +33,8 @@ class CpuCaps:
             cap_khz = None
         if cap_khz is None or not self._table_khz:
             return Permitted(mode_id=mode_id)
-        top = self._table_khz[-1]
         most = None if mode_id is None else self._envelope.cpu_caps_khz().get(mode_id)
-        steps = tuple(khz for khz in self._table_khz if khz <= (most or top)) or self._table_khz[:1]
-        return Permitted(steps, top, cap_khz, mode_id)
+        return Permitted(steps_under(self._table_khz, most), self._table_khz[-1], cap_khz, mode_id)
 
     def set_max(self, khz: int | None) -> None:
         """Cap all clusters; None: as they were found. Raises SysfsError, PowerError."""

@@ -14,6 +14,7 @@ import time
 from .errors import PowerError, SysfsError
 from .nvpmodel import STATUS, Conf, ConfMode, read_mode_id, switch_to
 from .programs import run
+from .steps import step_under
 from .sysfs import Sysfs
 
 TIMEOUT_S = 30.0
@@ -100,4 +101,4 @@ def _cap(conf: Conf, sysfs: Sysfs, param: str, value: str) -> int | None:
     free = value == "-1" or (value == "0" and param == "EMC")
     if not table:
         return None if free else int(value)
-    return max(table) if free else max((step for step in table if step <= int(value)), default=min(table))
+    return max(table) if free else step_under(sorted(table), int(value))

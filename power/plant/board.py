@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import SysfsError
+from ..steps import step_under
 from ..sysfs import Sysfs
 from .faults import Faults
 from .kernel import Kernel
@@ -53,7 +54,7 @@ class PlantBoard:
         except SysfsError:
             # a writer is between truncating and writing: the old cap still holds
             return self._cap_hz
-        step = max((hz for hz in table if hz <= wanted), default=table[0])
+        step = step_under(table, wanted)
         if self.faults.refuse_writes:
             step = self._cap_hz
         if step != wanted:
@@ -68,7 +69,7 @@ class PlantBoard:
             wanted = min(self._sysfs.read_int(f"{policy}/scaling_max_freq") for policy in self.layout.cpu_policies())
         except SysfsError:
             return self._cpu_khz
-        self._cpu_khz = max((khz for khz in table if khz <= wanted), default=table[0])
+        self._cpu_khz = step_under(table, wanted)
         return self._cpu_khz
 
     def advance(self, dt_s: float, busy: float) -> float:

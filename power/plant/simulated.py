@@ -7,7 +7,6 @@ policy that run here are the ones that run on a board; only the two ends differ.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from ..cpu_clock import Permitted
 from ..errors import SysfsError
 from ..limits import Limits
 from ..sensors import Readings
+from ..steps import step_under, steps_under
 from .faults import Faults
 from .kernel import Kernel
 from .model import PlantModel
@@ -101,7 +101,7 @@ class SimulatedBoard:
     def set_gpu_max(self, hz: int, reason: str) -> int:
         """As actuators.Caps: the highest step not above."""
         self._refuse()
-        self.cap_hz = self._table_hz[max(bisect_right(self._table_hz, hz) - 1, 0)]
+        self.cap_hz = step_under(self._table_hz, hz)
         return self.cap_hz
 
     def set_gpu_min(self, hz: int | None) -> None:
@@ -114,8 +114,7 @@ class SimulatedBoard:
     def permitted(self) -> Permitted:
         """As actuators.Caps."""
         table = self._cpu_table_khz
-        steps = table if self.cpu_most_khz >= table[-1] else table[: bisect_right(table, self.cpu_most_khz)]
-        return Permitted(steps, table[-1], self.cpu_cap_khz, self.mode_id)
+        return Permitted(steps_under(table, self.cpu_most_khz), table[-1], self.cpu_cap_khz, self.mode_id)
 
     def set_cpu_max(self, khz: int | None) -> None:
         """As actuators.Caps: the highest step not above, or as it was."""
@@ -124,7 +123,7 @@ class SimulatedBoard:
         self._refuse()
         self._cpus_capped = khz is not None
         wanted = self.cpu_most_khz if khz is None else khz
-        self.cpu_cap_khz = max((f for f in self._cpu_table_khz if f <= wanted), default=self._cpu_table_khz[0])
+        self.cpu_cap_khz = step_under(self._cpu_table_khz, wanted)
 
     def _refuse(self) -> None:
         if self.faults.refuse_writes:
@@ -138,8 +137,7 @@ class SimulatedBoard:
 
     def reset_mode(self, mode_id: int, gpu_max_hz: int | None) -> None:
         """As board.PlantBoard: the mode's cap, behind everybody's back."""
-        cap_hz = gpu_max_hz or self._table_hz[-1]
-        self.cap_hz = max((f for f in self._table_hz if f <= cap_hz), default=self._table_hz[0])
+        self.cap_hz = step_under(self._table_hz, gpu_max_hz or self._table_hz[-1])
 
     def mode(self) -> tuple[str | None, str | None]:
         """As actuators.Caps: there is no nvpmodel here."""
@@ -202,8 +200,7 @@ def simulated_board(facts: BoardFacts, module: Module, mode: Mode | None = None,
         return SimulatedBoard(model, facts, module, table, start_ns)
     model.powered_tpcs = constants.tpcs - (mode.tpc_pg_mask & (1 << constants.tpcs) - 1).bit_count()
     model.emc_mhz = min((mode.emc_max_hz or 10**10) / 1e6, constants.emc_top_mhz)
-    allowed = tuple(hz for hz in table if mode.gpu_max_hz is None or hz <= mode.gpu_max_hz)
-    board = SimulatedBoard(model, facts, module, allowed, start_ns)
+    board = SimulatedBoard(model, facts, module, steps_under(table, mode.gpu_max_hz), start_ns)
     board.cpu_cap_khz = board.cpu_most_khz = mode.cpu_max_khz or board.cpu_cap_khz
     board.mode_id = mode.id
     return board

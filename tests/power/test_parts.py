@@ -1,4 +1,4 @@
-"""The governor's parts alone: window, dithering, limits, busy share, trust, thermal budget."""
+"""The governor's parts alone: clock steps, window, dithering, limits, busy share, trust, thermal budget."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from orind.power.limits import Limits, in_force
 from orind.power.over_current import OverCurrentRate
 from orind.power.policy import Policy
 from orind.power.sensors import Readings
+from orind.power.steps import step_under, steps_under
 from orind.power.steward import BusyShare
 from orind.power.thermal import ThermalBudget
 from orind.power.trust import SensorTrust
@@ -23,6 +24,13 @@ from orind.power.window import SlidingMean
 
 TICK = 100_000_000
 TABLE = [16.0, 18.0, 20.3, 23.1, 26.0, 29.2, 33.0]
+
+
+@pytest.mark.parametrize(("cap", "left"), [(None, 3), (400, 3), (300, 3), (299, 2), (100, 1), (99, 1), (-1, 1)])
+def test_a_cap_leaves_the_steps_that_are_not_above_it_and_always_the_lowest(cap: int | None, left: int) -> None:
+    steps = (100, 200, 300)
+    assert steps_under(steps, cap) == steps[:left]
+    assert cap is None or step_under(steps, cap) == steps[left - 1]
 
 
 @given(st.lists(st.tuples(st.integers(1, 700), st.floats(0, 100)), min_size=1, max_size=30))
