@@ -38,6 +38,7 @@ from hil_settings import RecordError
 from orind.ipc.control import ControlClient
 from orind.ipc.errors import ControlError
 from orind.ipc.exit_codes import Exit
+from orind.power.envelope import holding_mode
 from orind.power.errors import PowerError
 from orind.power.held import STATE_NAME
 from orind.power.sysfs import Sysfs
@@ -167,6 +168,9 @@ def refusal(place: Place, cases: Sequence[Case], sure: bool, run_dir: Path) -> s
         recorded = hil_settings.record(place.root, cases[0].facts.gpu_nodes)
     except RecordError as error:
         return str(error)
+    if recorded.mode is not None and holding_mode(Sysfs(place.root)) is None:
+        return (f"power mode {recorded.mode} waits for a boot, and a run would take it back for good: boot the board, "
+                "or enter another mode (orind power modes)")  # fmt: skip
     if locked := hil_settings.not_writable(recorded):
         return f"/{locked[0]} cannot be written ({len(locked)} such settings); run it as root: sudo scripts/hil ..."
     return ""
@@ -176,11 +180,10 @@ def _governs(run_dir: Path) -> bool:
     if (run_dir / STATE_NAME).exists():
         return True
     try:
-        with ControlClient(run_dir / "control", 5.0) as client:
-            client.request({"op": "status"}, 5.0)
+        with ControlClient(run_dir / "control", 5.0):
+            return True  # it holds the clocks also where it hangs and would not answer
     except ControlError:
         return False
-    return True
 
 
 # -- running -----------------------------------------------------------------------------------------------------

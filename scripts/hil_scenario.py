@@ -18,6 +18,7 @@ from hil_figures import FIGURES
 from pydantic import Field, PlainValidator, ValidationError, model_validator
 
 from orind.daemon.config_file import ConfigError, UnknownBoard, load_board, load_policy
+from orind.daemon.regular_file import CONFIGURATION_BYTES_MAX, NotRegular, check_regular
 from orind.daemon.sections import CameraName, Endpoint, Name, Section
 from orind.kernels.yaml_lines import LinedYaml, YamlProblem, problems_of
 from orind.power.board import BoardFacts
@@ -197,7 +198,10 @@ def read(path: Path) -> Case:
 
 def _read(path: Path) -> LinedYaml:
     try:
+        check_regular(str(path), CONFIGURATION_BYTES_MAX)
         return LinedYaml.read(path)
+    except NotRegular as error:
+        raise ScenarioError([f"{path}: {error}"]) from None
     except OSError as error:
         raise ScenarioError([f"{path}: {error.strerror}; scenarios are YAML files as in configs/hil"]) from None
     except YamlProblem as error:

@@ -114,12 +114,25 @@ def load(file: Path) -> Record:
         if found.pop("version") != VERSION:
             raise ValueError("another version")
         daemon = found.pop("daemon")
-        return Record(**found, daemon=None if daemon is None else Daemon(**daemon))
+        read = Record(**found, daemon=None if daemon is None else Daemon(**daemon))
+        _check(read)
+        return read
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RecordError(f"{file}: not a record of settings ({error}); set the mode again with nvpmodel and remove "
                             "the file") from error
+
+
+def _check(found: Record) -> None:
+    """Raises ValueError for what no run recorded."""
+    if not isinstance(found.root, str) or not found.root.startswith("/"):
+        raise ValueError("its root is no absolute path")
+    if found.mode is not None and type(found.mode) is not int:
+        raise ValueError("its mode is no number")
+    for path, value in found.values.items():
+        if not isinstance(value, str) or path.startswith("/") or ".." in path.split("/"):
+            raise ValueError(f"{path!r:.80} is no setting")
 
 
 def restore(file: Path) -> list[str]:
@@ -140,13 +153,14 @@ def restore(file: Path) -> list[str]:
             done.append(f"mode {recorded.mode} (nvpmodel {ran.end(mode_switch.TIMEOUT_S)})")
         except PowerError as error:
             wrong.append(f"mode {recorded.mode}: {error}")
-    for path, value in recorded.values.items():
-        if _read(sysfs, path) != value:
-            try:
-                _write(root / path, value)
-                done.append(f"/{path}: {value}")
-            except OSError as error:
-                wrong.append(f"/{path}: {error.strerror}")
+    for last in (False, True):  # a lowest clock above the highest one is refused until that one was put back
+        for path, value in recorded.values.items():
+            if _read(sysfs, path) != value:
+                try:
+                    _write(root / path, value)
+                    done.append(f"/{path}: {value}")
+                except OSError as error:
+                    wrong += [f"/{path}: {error.strerror}"] if last else []
     if recorded.mode is not None and read_mode_id(sysfs) != recorded.mode:
         wrong.append(f"mode: {read_mode_id(sysfs)}, not {recorded.mode}")
     for path, value in recorded.values.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -29,6 +31,7 @@ from hil_scenario import ScenarioError, Step, read
 from hil_settings import RecordError
 from hil_trigger import Line, Pulses
 
+from orind.ipc.control import ControlServer
 from orind.ipc.exit_codes import Exit
 from orind.power.nvpmodel import read_mode_id
 from orind.power.plant.board import PlantBoard
@@ -135,6 +138,12 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError) as caught:
         read(write(tmp_path, "seconds: 4", "seconds: 0\nsecond: 4"))
     assert [text.split(": ")[1] for text in caught.value.problems] == ["seconds", "second"]
+
+
+def test_a_scenario_that_is_no_file_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    assert hil.main([str(tmp_path / "pipe.yaml")]) == Exit.CONFIGURATION
+    assert "is no regular file" in capsys.readouterr().err
 
 
 def test_a_scenario_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,6 +265,13 @@ def test_a_real_board_is_refused_where_it_may_not_be_used(
     (tmp_path / "run" / "power-state.json").write_text("{}")
     assert "stop it first: sudo systemctl stop orind" in refused(case, nx, tmp_path)
     (tmp_path / "run" / "power-state.json").unlink()
+    with contextlib.closing(ControlServer(tmp_path / "run" / "control")):  # it does not answer
+        assert "stop it first: sudo systemctl stop orind" in refused(case, nx, tmp_path)
+    status = nx / "var/lib/nvpmodel/status"
+    before = status.read_text()
+    status.write_text("pmode:0001 fmode:quiet\n")
+    assert "power mode 1 waits for a boot" in refused(case, nx, tmp_path)
+    status.write_text(before)
     (tmp_path / "restore.json").write_text("{}")
     assert "run scripts/hil --restore first" in refused(case, nx, tmp_path)
     (tmp_path / "restore.json").unlink()
@@ -301,9 +317,13 @@ def test_what_cannot_be_put_back_is_said_and_kept(nx: Path, tmp_path: Path, caps
     assert hil.main(["--restore", "--restore-file", str(file)]) == Exit.FAILED
     told = capsys.readouterr().err
     assert "cannot be run" in told and "governor: No such file" in told and "mode: 3, not 0" in told and file.exists()
-    file.write_text("{")
-    assert hil.main(["--restore", "--restore-file", str(file)]) == Exit.FAILED
-    assert "not a record of settings" in capsys.readouterr().err
+    good = json.loads(file.read_text())
+    for text in ("{", "[" * 100_000, *(json.dumps({**good, **bad}) for bad in (
+            {"root": 3}, {"root": "board"}, {"mode": "0"}, {"values": 3}, {"values": {"sys/a": 3}},
+            {"values": {"../etc/passwd": "1"}}, {"values": {"/etc/passwd": "1"}}))):  # fmt: skip
+        file.write_text(text)
+        assert hil.main(["--restore", "--restore-file", str(file)]) == Exit.FAILED
+        assert "not a record of settings" in capsys.readouterr().err
     with pytest.raises(RecordError, match="nothing was changed"):
         hil_settings.save(hil_settings.record(nx, ("gpu",)), Path("/proc/none/file.json"))
     with pytest.raises(RecordError, match="is this an Orin"):
