@@ -79,7 +79,7 @@ class PlantBoard:
         energy, left = 0.0, dt_s
         while left > 1e-9:
             step = min(left, _STEP_S)
-            clock = self.kernel.step(step, cap, low, busy)
+            clock = self.kernel.step(cap, low, busy)
             cpu = self.kernel.cpu_khz(self.layout.module.cpu_table_khz, cpu_cap)
             energy += self.model.step(step, clock / 1e6, busy, cpu / 1e3) * step
             self.kernel.after(step, self.model.temperature_c("tj"), self.model.board_w)

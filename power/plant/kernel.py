@@ -44,8 +44,8 @@ class Kernel:
         """Whether heat makes the board slower than its caps."""
         return self.cooling_state > 0 or self.hardware_throttled
 
-    def step(self, dt_s: float, cap_hz: int, min_hz: int, demand: float) -> float:
-        """The clock in Hz that the GPU really has in the coming dt_s, where its `demand` is known: see `choose`."""
+    def step(self, cap_hz: int, min_hz: int, demand: float) -> float:
+        """The clock in Hz that the GPU really has in a step whose `demand` is known: see `choose`."""
         clock = self.clock_hz(cap_hz, min_hz)
         self.choose(cap_hz, min_hz, demand)
         return clock

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..errors import PowerError
 from .board import PlantBoard
-from .busy import read_busy_fd, read_busy_file
+from .busy import read_busy_file
 from .constants import faster
 from .fault_file import FaultFile
 from .model import PlantModel
@@ -70,9 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--faults", type=Path, help="JSON file of faults, which may come and go later (fault_file.py)")
     parser.add_argument("--thermal-speed", type=float, default=1.0, metavar="N",
                         help="heat and cool N times as fast, 1 to 100 (default 1): shorter runs, power as ever")
-    busy = parser.add_mutually_exclusive_group()
-    busy.add_argument("--busy-fd", type=int, help='inherited descriptor of a file holding "now_ns busy_ns"')
-    busy.add_argument("--busy-file", type=Path, help='path of a file holding "now_ns busy_ns"')
+    parser.add_argument("--busy-file", type=Path, help='path of a file holding "now_ns busy_ns"')
     options = parser.parse_args(arguments)
     if not 10.0 <= options.tick_ms <= 1000.0 or not -40.0 <= options.ambient <= 80.0:
         parser.error("--tick-ms must lie in 10 to 1000 and --ambient in -40 to 80")
@@ -83,9 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     read: Callable[[], tuple[int, int] | None] = lambda: None  # noqa: E731
-    if options.busy_fd is not None:
-        read = lambda: read_busy_fd(options.busy_fd)  # noqa: E731
-    elif options.busy_file is not None:
+    if options.busy_file is not None:
         read = lambda: read_busy_file(options.busy_file)  # noqa: E731
     module = MODULES[options.module]
     model = PlantModel(faster(module.constants, options.thermal_speed), options.ambient, options.seed,

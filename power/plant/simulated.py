@@ -66,7 +66,6 @@ class SimulatedBoard:
         self._cpus_capped = False
         self.mode_id = widest_of(module.name).id
         self.done_hz = 0.0  # mean of clock x busy share of the last `advance`: the work that was done
-        self.restored = False
         self.limits: Limits | None = None
         self.faults = Faults()
         self.busy_late_ns = 0  # the busy counter is this much behind
@@ -131,7 +130,7 @@ class SimulatedBoard:
 
     def restore(self) -> tuple[str, ...]:
         """As actuators.Caps."""
-        self.cap_hz, self.min_hz, self.restored = self._table_hz[-1], self._table_hz[0], True
+        self.cap_hz, self.min_hz = self._table_hz[-1], self._table_hz[0]
         self.cpu_cap_khz, self._cpus_capped = self.cpu_most_khz, False
         return (f"max_freq: {self.cap_hz}",)
 

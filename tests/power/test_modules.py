@@ -115,20 +115,20 @@ def _kernel(module: Module = AGX_ORIN) -> Kernel:
 
 def test_the_kernel_follows_the_load_within_the_caps() -> None:
     kernel = _kernel()
-    assert kernel.step(0.05, 1_300_500_000, 306_000_000, 1.0) == 306_000_000, "the burst's first step"
-    assert kernel.step(0.05, 1_300_500_000, 306_000_000, 1.0) == 1_300_500_000
-    kernel.step(0.05, 714_000_000, 306_000_000, 0.35)
+    assert kernel.step(1_300_500_000, 306_000_000, 1.0) == 306_000_000, "the burst's first step"
+    assert kernel.step(1_300_500_000, 306_000_000, 1.0) == 1_300_500_000
+    kernel.step(714_000_000, 306_000_000, 0.35)
     assert kernel.cur_hz == 408_000_000, "the step that carries half of 714 MHz at a load of 70 %"
-    kernel.step(0.05, 714_000_000, 612_000_000, 0.0)
+    kernel.step(714_000_000, 612_000_000, 0.0)
     assert kernel.cur_hz == 612_000_000, "min_freq"
-    kernel.step(0.05, 408_000_000, 612_000_000, 0.0)
+    kernel.step(408_000_000, 612_000_000, 0.0)
     assert kernel.cur_hz == 408_000_000, "max wins over min"
 
 
 def test_the_passive_trip_steps_down_once_a_second_and_back() -> None:
     kernel, clocks = _kernel(), []
     for i in range(80):
-        clocks.append(kernel.step(0.05, 1_300_500_000, 306_000_000, 1.0))
+        clocks.append(kernel.step(1_300_500_000, 306_000_000, 1.0))
         kernel.after(0.05, 99.0 + i * 0.01, 40.0)
     assert kernel.cooling_state == 4 and kernel.throttled
     assert sorted(set(clocks[1:]), reverse=True) == [1_300_500_000, 1_224_000_000, 1_122_000_000, 1_020_000_000]
@@ -140,11 +140,11 @@ def test_the_passive_trip_steps_down_once_a_second_and_back() -> None:
 
 def test_hardware_throttle_halves_what_no_file_shows_and_shutdown_is_final() -> None:
     kernel = _kernel()
-    kernel.step(0.05, 612_000_000, 306_000_000, 1.0)
+    kernel.step(612_000_000, 306_000_000, 1.0)
     kernel.after(0.05, 103.0, 40.0)
-    assert kernel.step(0.05, 612_000_000, 306_000_000, 1.0) == 306_000_000 and kernel.cur_hz == 612_000_000
+    assert kernel.step(612_000_000, 306_000_000, 1.0) == 306_000_000 and kernel.cur_hz == 612_000_000
     kernel.after(0.05, 104.5, 40.0)
-    assert kernel.shut_down and kernel.step(0.05, 612_000_000, 306_000_000, 1.0) == 0.0
+    assert kernel.shut_down and kernel.step(612_000_000, 306_000_000, 1.0) == 0.0
     kernel.after(0.05, 50.0, 0.1)
     assert kernel.shut_down
 
@@ -173,7 +173,7 @@ def test_over_current_events_are_counted_late_and_shown_in_no_clock(make: Callab
     changes = [i for i in range(1, 100) if shown[i] != shown[i - 1]]
     assert len(changes) in (4, 5) and 100 <= shown[-1] <= 300, "10 to 30 a second, refreshed every 2 s"
     assert (board.root / board.layout.devfreq / "cur_freq").read_text() == "1020000000\n"
-    assert board.kernel.step(0.05, 1_020_000_000, 306_000_000, 1.0) < 0.995 * 1_020_000_000
+    assert board.kernel.step(1_020_000_000, 306_000_000, 1.0) < 0.995 * 1_020_000_000
 
 
 # -- faults

@@ -19,7 +19,7 @@ from orind.power.board import BoardFacts
 from orind.power.errors import PowerError
 from orind.power.plant import runner
 from orind.power.plant.board import PlantBoard
-from orind.power.plant.busy import read_busy_fd, read_busy_file, write_busy_fd, write_busy_file
+from orind.power.plant.busy import read_busy_file, write_busy_file
 from orind.power.plant.constants import PlantConstants, faster
 from orind.power.plant.model import PlantModel
 from orind.power.plant.modules import AGX_ORIN, JETPACKS
@@ -162,15 +162,6 @@ def test_busy_counter_files(tmp_path: Path) -> None:
     for torn in ("", "123", "123 45", "-1 4\n", "1 2 3\n", "a b\n"):
         path.write_text(torn)
         assert read_busy_file(path) is None, torn
-    fd = os.memfd_create("busy")
-    try:
-        assert read_busy_fd(fd) is None
-        write_busy_fd(fd, 10**18, 2)
-        write_busy_fd(fd, 7, 5)
-        assert read_busy_fd(fd) == (7, 5)
-    finally:
-        os.close(fd)
-    assert read_busy_fd(fd) is None, "a closed descriptor is not idle"
 
 
 class _Ticks(threading.Event):
@@ -280,7 +271,6 @@ def test_signals_of_the_process_are_left_alone(tmp_path: Path, monkeypatch: pyte
     """main() in-process: builds the tree, installs handlers, runs until stopped."""
     handlers: dict[int, object] = {}
     monkeypatch.setattr("orind.power.plant.runner.signal.signal", handlers.__setitem__)
-    fd = os.memfd_create("busy")
 
     def stop_soon(*_: object, **__: object) -> None:
         handler = handlers[signal.SIGTERM]
@@ -298,10 +288,6 @@ def test_signals_of_the_process_are_left_alone(tmp_path: Path, monkeypatch: pyte
         assert stop.is_set()
 
     monkeypatch.setattr(runner, "run", run)
-    try:
-        assert runner.main(["--root", str(tmp_path / "a"), "--busy-fd", str(fd)]) == 0
-        assert runner.main(["--root", str(tmp_path / "b"), "--busy-file", str(tmp_path / "none")]) == 0
-        assert runner.main(["--root", str(tmp_path / "c")]) == 0
-    finally:
-        os.close(fd)
-    assert seen == [True, True, True]
+    assert runner.main(["--root", str(tmp_path / "a"), "--busy-file", str(tmp_path / "none")]) == 0
+    assert runner.main(["--root", str(tmp_path / "b")]) == 0
+    assert seen == [True, True]
