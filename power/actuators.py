@@ -105,6 +105,7 @@ class Caps:
 
     def restore(self) -> tuple[str, ...]:
         """Put back what was found; see restore_saved. Harmless when nothing was changed."""
+        self._held.keep()
         lines = restore_saved(self._state_path)
         self._held.clear()
         self._cpus.forget()

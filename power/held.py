@@ -32,8 +32,7 @@ class Held:
         """Save what a file holds, if that was not done yet. `by_mode`: what nvpmodel would have written there, should
         the mode be another one when it is put back. Raises SysfsError, PowerError."""
         if path in self._values:
-            if not self._path.exists():  # what was found is known to us alone: after a crash the cap would stay
-                self._save(self._values, self._by_mode)
+            self.keep()
             return
         if not self._values:
             self._mode = self._mode_now()
@@ -41,6 +40,11 @@ class Held:
         modes = {**self._by_mode, path: by_mode}
         self._save(values, modes)
         self._values, self._by_mode = values, modes
+
+    def keep(self) -> None:
+        """Save again what somebody removed: what was found is known to us alone. Raises PowerError."""
+        if self._values and not self._path.exists():
+            self._save(self._values, self._by_mode)
 
     def _save(self, values: Mapping[str, int], modes: Mapping[str, Mapping[int, int]]) -> None:
         state = {"version": 1, "root": str(self._sysfs.root.resolve()), "mode": self._mode, "values": values,

@@ -141,6 +141,9 @@ def test_a_saved_state_that_somebody_removed_is_saved_again(plant: PlantBoard, a
     caps.set_gpu_max(306 * MHZ, "the next tick")
     assert _max(plant) == 306 * MHZ
     assert restore_saved(state) and _max(plant) == TOP, "as if all had been killed"
+    caps.set_gpu_max(306 * MHZ, "the next tick")
+    state.unlink()
+    assert caps.restore() and _max(plant) == TOP, "the end, before another tick"
 
 
 def test_a_mode_change_in_between_wins_over_the_saved_value(plant: PlantBoard, agx: BoardFacts, state: Path) -> None:
