@@ -32,6 +32,7 @@ TOOLS = ("unshare", "setpriv", "nsenter", "mount", "chroot")
 INTERVAL_S = 0.3
 START_S = 60.0
 SAMPLE_S = 60.0
+CONNECT_S = 8.0
 POLL_S = 0.02
 
 
@@ -105,13 +106,31 @@ class Jtop:
             time.sleep(POLL_S)
             self._pid = self._pid or _service_below(service.pid)
         if self._with_client:
+            self._connect(stack)
+
+    def _connect(self, stack: contextlib.ExitStack) -> None:
+        """A client that has its first sample. jtop has one queue for both directions: now and then one side takes its
+        own message back, and the client waits for ever. Another one helps."""
+        end = time.monotonic() + START_S
+        while True:
             client = [*self.inside(), str(HERE / "client.py"), str(INTERVAL_S)]
             self._client = self._popen(stack, client, subprocess.PIPE)
+            try:
+                line = self._line(time.monotonic() + CONNECT_S)
+            except JtopError:
+                if time.monotonic() > end:
+                    raise
+                self._client.kill()
+                self._rest = b""
+            else:
+                self._rest = line + b"\n" + self._rest
+                return
 
     def inside(self) -> list[str]:
-        """A Python that has jetson-stats, in the namespaces: the beginning of a command line."""
+        """A Python that has jetson-stats, in the namespaces but that of processes, so that it is our child: the
+        beginning of a command line."""
         variables = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", f"PYTHONPATH={PATH}", "PYTHONDONTWRITEBYTECODE=1"]
-        return ["nsenter", "-t", str(self._pid), "-m", "-p", "-n", "-r", "env", "-i", "-C", "/", *variables, PYTHON]
+        return ["nsenter", "-t", str(self._pid), "-m", "-n", "-r", "env", "-i", "-C", "/", *variables, PYTHON]
 
     @contextlib.contextmanager
     def standing_still(self) -> Iterator[None]:
@@ -133,7 +152,7 @@ class Jtop:
         return found
 
     def kill_service(self) -> None:
-        """The server goes, without a word; with PID 1 of the namespaces all in them."""
+        """The server goes, without a word, and with it, PID 1, all that it has started."""
         os.kill(self._pid, signal.SIGKILL)
 
     def _popen(self, stack: contextlib.ExitStack, arguments: list[str], output: Any) -> subprocess.Popen[bytes]:
@@ -156,8 +175,8 @@ class Jtop:
         with selectors.DefaultSelector() as selector:
             selector.register(self._client.stdout, selectors.EVENT_READ)
             while b"\n" not in self._rest:
-                if not selector.select(end - time.monotonic()):
-                    raise JtopError(f"no sample within {SAMPLE_S:g} s: {self._said()}")
+                if not selector.select(max(end - time.monotonic(), 0.0)):
+                    raise JtopError(f"no sample in time: {self._said()}")
                 data = os.read(self._client.stdout.fileno(), 1 << 16)
                 if not data:
                     raise JtopError(f"jtop's client ended: {self._said()}")
