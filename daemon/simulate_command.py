@@ -22,6 +22,7 @@ from .simulate_report import Told, clock
 from .simulate_setup import SAID, Refused, Setup, set_up
 
 HOURS_MAX = 48.0
+NUMBER_MAX = 600_000.0  # ms (ten minutes), or MHz
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,8 +66,8 @@ def _positive(text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value <= 600_000:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
+    if not 0 < value <= NUMBER_MAX:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, at most {NUMBER_MAX:.0f}, not {text!r}")
     return value
 
 

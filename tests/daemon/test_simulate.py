@@ -264,6 +264,12 @@ def test_usage(more: tuple[str, str], capsys: Captured) -> None:
     assert caught.value.code == 2 and "orind simulate: error: argument" in capsys.readouterr().err
 
 
+def test_a_number_that_is_too_large_is_told_the_largest(capsys: Captured) -> None:
+    with pytest.raises(SystemExit):
+        _simulate("--deadline-ms", "600001")
+    assert "must be a number above 0, at most 600000, not '600001'" in capsys.readouterr().err
+
+
 def test_cameras_that_a_configuration_does_not_have(tmp_path: Path, capsys: Captured) -> None:
     config = tmp_path / "orind.yaml"
     config.write_text("models: {m: {plan: m.plan}}\n"
