@@ -6,6 +6,7 @@ traceback; a reader that has gone stays a BrokenPipeError.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -74,9 +75,12 @@ class Streams:
 @contextmanager
 def watched_streams() -> Iterator[Streams]:
     """stdout and stderr are watched inside the block."""
-    out, err = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = cast(TextIO, _Watched(out, "stdout")), cast(TextIO, _Watched(err, "stderr"))
-    try:
-        yield Streams(out, err)
-    finally:
-        sys.stdout, sys.stderr = out, err
+    before = sys.stdout, sys.stderr
+    # None: closed by the caller (`>&-`); then what stands there is a stream that refuses to be written
+    with open(os.devnull, encoding="utf-8") as closed:
+        out, err = (closed if stream is None else stream for stream in before)
+        sys.stdout, sys.stderr = cast(TextIO, _Watched(out, "stdout")), cast(TextIO, _Watched(err, "stderr"))
+        try:
+            yield Streams(out, err)
+        finally:
+            sys.stdout, sys.stderr = before

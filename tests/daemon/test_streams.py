@@ -31,6 +31,15 @@ def test_a_full_stdout(full: int, arguments: tuple[str, ...]) -> None:
     assert orind(*arguments, out=full) == (1, "orind: stdout cannot be written: No space left on device\n")
 
 
+@pytest.mark.parametrize(("closed", "told"), [(1, "orind: stdout cannot be written: not writable\n"), (2, "")])
+def test_a_stream_that_is_closed(closed: int, told: str) -> None:
+    script = f'exec "$0" "$@" {closed}>&-'
+    arguments = ["--help"] if closed == 1 else ["inspect", "/none"]
+    done = subprocess.run(["sh", "-c", script, sys.executable, "-m", "orind.daemon.cli", *arguments],
+                          capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, told)
+
+
 def test_a_full_stderr(full: int) -> None:
     assert orind("inspect", "/none", out=subprocess.DEVNULL, err=full) == (1, "")
     assert orind("--help", out=full, err=full) == (1, "")
