@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="when the run begins, in the time zone of the policy's schedule; where it has one")
     parser.add_argument("--fan", choices=("quiet", "cool"), help="nvfancontrol profile (default: the module's)")
     parser.add_argument("--faults", metavar="FILE.json", type=Path,
-                        help='faults of the board, as the plant takes them, or a list with "t_s" (docs/power.md)')
+                        help='faults of the board, as the plant takes them, or a list with "t_s" (docs/simulation.md)')
     parser.add_argument("--seed", type=int, default=0, help="of the sensors' noise and the cameras' phases (default 0)")
     parser.add_argument("--json", metavar="FILE|-", help="figures and course as JSON; -: instead of the text")
     parser.add_argument("--plot", metavar="FILE.png", type=Path, help="the course as a picture (needs orind[plot])")

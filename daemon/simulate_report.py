@@ -1,7 +1,7 @@
 """What a simulated run was like: its figures as a whole, its course second by second, as JSON, text and panels.
 
-Called by `simulate_command.py`. Pure. Units are in the names; docs/power.md says what every field means. Invariant:
-whatever form it takes, it says that the board was simulated.
+Called by `simulate_command.py`. Pure. Units are in the names; docs/simulation.md says what every field means.
+Invariant: whatever form it takes, it says that the board was simulated.
 """
 
 from __future__ import annotations
