@@ -56,7 +56,7 @@ def load(path: Path) -> Config:
 
     Raises ConfigError with all mistakes. Paths of plans and policies are made absolute, relative to the file's folder.
     """
-    document = _read(path)
+    document = read_yaml(path)
     try:
         config = Config.model_validate(document.value)
     except ValidationError as error:
@@ -104,7 +104,7 @@ def read_board(name: str) -> LinedYaml:
     known = sorted(p.stem for p in BOARDS.glob("*.yaml"))
     if name not in known:
         raise UnknownBoard(f"no board '{name}' (known: {', '.join(known)})")
-    return _read(BOARDS / f"{name}.yaml")
+    return read_yaml(BOARDS / f"{name}.yaml")
 
 
 def facts_of(board: LinedYaml) -> BoardFacts:
@@ -120,7 +120,7 @@ def load_policy(
 ) -> tuple[dict[str, Any], Policy]:
     """A policy as a plain table and checked against the board, its mode ('': not known) and the cameras (None: they
     are not known). Raises ConfigError."""
-    document = _read(path)
+    document = read_yaml(path)
     try:
         policy = Policy.from_dict(document.value)
         check_policy(policy, facts, mode)
@@ -144,7 +144,7 @@ def _active_mode(facts: BoardFacts, sysfs: Sysfs) -> str:
 
 def with_lines(path: Path, problems: list[str]) -> list[str]:
     """Problems that begin with a dotted key of the configuration, each with the file and the key's line in front."""
-    document = _read(path)
+    document = read_yaml(path)
     return [
         f"{path}:{document.line_of_text(p)}: {p}" if p.split(".", 1)[0] in document.value else p for p in problems
     ]
@@ -154,7 +154,8 @@ def _problems(document: LinedYaml, error: SettingsError) -> list[str]:
     return [f"{document.path}:{document.line_of(p.where)}: {p}" for p in error.problems]
 
 
-def _read(path: Path) -> LinedYaml:
+def read_yaml(path: Path) -> LinedYaml:
+    """A file with the lines of its keys. Raises ConfigError where it cannot be read, or is no YAML or no table."""
     try:
         check_regular(str(path), CONFIGURATION_BYTES_MAX)
         return LinedYaml.read(path)

@@ -32,9 +32,10 @@ from hil_board import FASTER, Board, RealBoard, VirtualBoard
 from hil_figures import figures
 from hil_report import Judged, Outcome, write_report
 from hil_run import Runner
-from hil_scenario import Case, Limit, ScenarioError, read
+from hil_scenario import Case, Limit, read
 from hil_settings import RecordError
 
+from orind.daemon.config_file import ConfigError
 from orind.ipc.control import ControlClient
 from orind.ipc.errors import ControlError
 from orind.ipc.exit_codes import Exit
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for path in paths:
         try:
             cases.append(read(path))
-        except ScenarioError as error:
+        except ConfigError as error:
             problems += error.problems
     if problems:
         print("\n".join(f"hil: {line}" for line in problems), file=sys.stderr)

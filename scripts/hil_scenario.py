@@ -17,10 +17,9 @@ from typing import Annotated, Any, Literal
 from hil_figures import FIGURES
 from pydantic import Field, PlainValidator, ValidationError, model_validator
 
-from orind.daemon.config_file import ConfigError, UnknownBoard, load_board, load_policy
-from orind.daemon.regular_file import CONFIGURATION_BYTES_MAX, NotRegular, check_regular
+from orind.daemon.config_file import ConfigError, UnknownBoard, load_board, load_policy, read_yaml
 from orind.daemon.sections import CameraName, Endpoint, Name, Section
-from orind.kernels.yaml_lines import LinedYaml, YamlProblem, problems_of
+from orind.kernels.yaml_lines import problems_of
 from orind.power.board import BoardFacts
 from orind.power.errors import SettingsError
 from orind.power.policy import Policy
@@ -35,14 +34,6 @@ _LIMIT = re.compile(
     r"(?:([A-Za-z0-9_-]+)\.)?([a-z0-9_]+)\s*(<=|>=|==|<|>)\s*(-?[0-9]+(?:\.[0-9]+)?)(?:\s+on\s+(real|virtual))?"
 )
 ONLY_VIRTUAL = {"ambient_c": "a climate chamber", "extra_w": "a load on another rail", "fan_works": "a fan to stop"}
-
-
-class ScenarioError(Exception):
-    """The file is refused; `problems` holds one line a mistake."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +164,12 @@ class Scenario(Section):
 
 
 def read(path: Path) -> Case:
-    """A scenario and what it names. Raises ScenarioError."""
-    document = _read(path)
+    """A scenario and what it names. Raises ConfigError."""
+    document = read_yaml(path)
     try:
         scenario = Scenario.model_validate(document.value)
     except ValidationError as error:
-        raise ScenarioError(problems_of(error, document, Scenario)) from None
+        raise ConfigError(problems_of(error, document, Scenario)) from None
     problems = list[str]()
     policy_path = path.resolve().parent / scenario.policy
     try:
@@ -192,20 +183,8 @@ def read(path: Path) -> Case:
     except ConfigError as error:
         problems += [f"policy: {problem}" for problem in error.problems]
     if problems:
-        raise ScenarioError([f"{path}:{document.line_of_text(text)}: {text}" for text in problems])
+        raise ConfigError([f"{path}:{document.line_of_text(text)}: {text}" for text in problems])
     return Case(path, scenario, path.read_text(), facts, policy)
-
-
-def _read(path: Path) -> LinedYaml:
-    try:
-        check_regular(str(path), CONFIGURATION_BYTES_MAX)
-        return LinedYaml.read(path)
-    except NotRegular as error:
-        raise ScenarioError([f"{path}: {error}"]) from None
-    except OSError as error:
-        raise ScenarioError([f"{path}: {error.strerror}; scenarios are YAML files as in configs/hil"]) from None
-    except YamlProblem as error:
-        raise ScenarioError([str(error)]) from None
 
 
 def _not_on_board(scenario: Scenario, facts: BoardFacts, policy: dict[str, Any]) -> Iterator[str]:
