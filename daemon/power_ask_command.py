@@ -10,16 +10,16 @@ from typing import Any
 
 from ..ipc.exit_codes import Exit
 from .control_options import add_run_dir, ask
+from .power_requests import UNITS
 
 TIMEOUT_S = 5.0
-ACTIONS = {"budget": ("budget_w", "W"), "ambient": ("ambient_c", "C")}
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
 def add_actions(actions: Any) -> None:
     """`actions`: the sub-parsers of `orind power`."""
     help_of = {"budget": "hold another budget for a while", "ambient": "say how warm it is around the board"}
-    for name, (_, unit) in ACTIONS.items():
+    for name, (_, unit) in UNITS.items():
         parser = actions.add_parser(
             name, help=help_of[name],
             epilog=f"examples: orind power {name} {18 if name == 'budget' else 41} --for 10m\n"
@@ -34,7 +34,7 @@ def add_actions(actions: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    key, _ = ACTIONS[options.action]
+    key, _ = UNITS[options.action]
     if (options.value is None) != (options.for_s is None):
         what = "off ends it now, without --for" if options.value is None else "say with --for how long, such as 10m"
         print(f"orind power {options.action}: {what}", file=sys.stderr)

@@ -22,6 +22,7 @@ from ..power.nvpmodel import CONF, Conf, ConfMode, Masks, read_board, switch_to
 from ..power.sysfs import Sysfs
 from . import mode_command, power_ask_command, power_view
 from .control_options import DEFAULT_RUN_DIR, add_run_dir
+from .power_requests import UNITS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         return _restore(options)
     if options.action in ("mode", "fan"):
         return mode_command.run(options)
-    if options.action in power_ask_command.ACTIONS:
+    if options.action in UNITS:
         return power_ask_command.run(options)
     try:
         return _modes(options)

@@ -21,6 +21,7 @@ ASKS_MAX, ASKS_WITHIN_NS = 20, 10_000_000_000  # each has a line in the journal
 STORM = f"more than {ASKS_MAX} requests within {ASKS_WITHIN_NS // 10**9} s are refused"
 AMBIENT_C = (-40, 85)
 UNITS = {"budget": ("budget_w", "W"), "ambient": ("ambient_c", "C")}
+"""What may be asked for: by name, the key of the request and its unit."""
 
 
 class PowerRequests:
