@@ -67,7 +67,7 @@ def lines(power: dict[str, Any], problem: str) -> list[str]:
     text += [f"  ! {line}" for line in ([problem] if problem else []) + power.get("faults", [])]
     text += [f"  * {line}" for line in power.get("notes", [])]
     text.append(f"power    {_of(power.get('board_w'), power['budget_w'])}")
-    text.append(f"target   {_show(power.get('target_w'), 'W', 1)}; budget by {power.get('budget_reason') or 'policy'}")
+    text.append(f"target   {_show(power.get('target_w'), 'W', 1)}; budget: {power.get('budget_reason') or 'policy'}")
     text.append(f"level    {power.get('level') or 'unknown'}: {power.get('reason') or 'no report yet'}")
     if power.get("short"):
         text.append(f"short    {power['short']}")

@@ -244,6 +244,9 @@ orind keeps serving; Ctrl-C ends it. In another terminal:
   orind status --run-dir {stage.run_dir}
   orind publish {ROOT}/configs/frames --camera door --rate 2 --endpoint ipc://{stage.run_dir}/frames
   orind listen --endpoint ipc://{stage.run_dir}/results
+  orind power --watch --run-dir {stage.run_dir}
+  orind power budget 18 --for 10m --run-dir {stage.run_dir}
+  orind power modes --root {stage.work / "board"}
 status page: {status["http"]}""",
         flush=True,
     )

@@ -40,7 +40,7 @@ def test_what_the_governor_sees_and_does(tmp_path: Path, capsys: Captured) -> No
     assert capsys.readouterr().out.splitlines() == [
         "AGX Orin (simulated), mode MAXN",
         "power     21.5 of 30.0 W [##############.....|....]",
-        "target   30.0 W; budget by schedule, night",
+        "target   30.0 W; budget: schedule, night",
         "level    free: 612 MHz fits",
         "junction 63.2 C   fan 149 of 255",
         "GPU      612 MHz of at most 714 MHz, busy 82%",
@@ -67,7 +67,7 @@ def test_what_is_not_known_is_said_and_what_is_wrong_comes_first(tmp_path: Path,
     assert code == 0 and lines[0] == "board unknown, mode MAXN (MODE_30W after the next boot)"
     assert lines[1:5] == [f"  ! {reasons[1]}", "  ! zone tj: lost", "  ! GPU cap: EACCES",
                           "  * MODE_50W was entered by somebody else"]
-    assert lines[5:] == ["power    unreadable, budget 30.0 W", "target   unreadable; budget by schedule, night",
+    assert lines[5:] == ["power    unreadable, budget 30.0 W", "target   unreadable; budget: schedule, night",
                          "level    free: 612 MHz fits",
                          "short    no", "mode     15W would hold the budget (orind power mode 15W)",
                          "junction unreadable   fan unreadable",
