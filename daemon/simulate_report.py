@@ -158,13 +158,14 @@ def _rows(about: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, str, 
              for name in ("answered", "expired", "dropped", "waiting")}  # fmt: skip
     mhz, joules = found["clock_mhz_mean"], found["j_per_frame"]
     off = found["off_at_s"]
+    quiet = "" if about["quiet_tj_limit_c"] is None else f" ({about['quiet_tj_limit_c']:g} C when quiet)"
     return [
         ("board power, mean", f"{found['board_w_mean']:.2f} W", f"budget {_range(found)} W"),
         ("board power, largest second", f"{found['board_w_max']:.2f} W", ""),
         (f"within {near} of the budget", within, f"{found['full_load_s']} s at full load throughout"),
         (f"seconds over budget + {near}", str(found["over_budget_s"]), f"{found['length_s']:.0f} s"),
         ("junction, highest", f"{found['tj_c_max']:.1f} C",
-         f"limit {about['tj_limit_c']:g} C, throttle {about['throttle_c']:g} C"),
+         f"limit {about['tj_limit_c']:g} C{quiet}, throttle {about['throttle_c']:g} C"),
         ("throttled by heat", f"{found['throttled_s']:.0f} s", "" if off is None else f"switched off at {clock(off)}"),
         ("GPU clock while busy, mean", "-" if mhz is None else f"{mhz:.0f} MHz",
          f"at most {about['top_mhz']:g} MHz"),

@@ -243,6 +243,7 @@ def _about(facts: BoardFacts, policy: Policy, mode: Mode, options: argparse.Name
         "fan": options.fan or MODULES[facts.name].fan_profile, "tick_ms": policy.tick_ns / 1e6,
         "budget_w": policy.budget_mw / 1000, "tolerance_w": policy.tolerance_mw / 1000,
         "tj_warn_c": policy.tj_warn_mc / 1000, "tj_limit_c": policy.tj_limit_mc / 1000,
+        "quiet_tj_limit_c": None if policy.quiet is None else policy.quiet.tj_limit_mc / 1000,
         "throttle_c": facts.throttle_mc / 1000,
     }  # fmt: skip
 

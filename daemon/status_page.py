@@ -131,7 +131,8 @@ def _energy(energy: dict[str, Any]) -> str:
         f"<td class=n>{energy_view.each(told)}"
         for model, figures in energy["models"].items() for camera, told in figures["cameras"].items()
     )  # fmt: skip
-    table = f"<table><tr><th>model<th>camera<th class=n>J<th class=n>frames<th class=n>J a frame{rows}</table>"
+    head = "<th>model<th>camera<th class=n>J above idle<th class=n>frames<th class=n>J a frame"
+    table = f"<table><tr>{head}{rows}</table>"
     return f"<h2>Energy</h2><p>{said}" + (table if rows and energy["board_joules"] is not None else "")
 
 

@@ -193,7 +193,8 @@ def _governs(run_dir: Path) -> bool:
 def run_all(cases: Sequence[Case], place: Place, folder: Path) -> int:
     """One after another, then the report: the exit code."""
     about = describe(place)
-    print(f"{len(cases)} scenarios on the {place.kind} board, report in {folder}", flush=True)
+    count = "1 scenario" if len(cases) == 1 else f"{len(cases)} scenarios"
+    print(f"{count} on the {place.kind} board, report in {folder}", flush=True)
     outcomes, left = list[Outcome](), ""
     part_plan()
     try:

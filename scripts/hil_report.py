@@ -237,7 +237,7 @@ def draw_run(outcome: Outcome) -> bytes:
               from_zero=True),
     ]  # fmt: skip
     marks = [Mark(at_s, str(number)) for number, (at_s, _) in enumerate(run.marks, 1)]
-    note = "numbers: what was done, listed below"
+    note = "numbers: what was done, listed below" if marks else "nothing was done to the board or the daemon"
     return draw(f"{outcome.name}: {outcome.scenario.title}", note, max(run.seconds, 1.0), charts, marks)
 
 

@@ -231,6 +231,7 @@ def test_the_page_shows_the_state_and_escapes_what_it_shows(site: Site) -> None:
     assert "class='state poor'" in body
     assert "m: 4 of 5 steps run on the CPU (3 MaxPool, 1 Unary), 1 GPU segment<ul>" in body
     assert "0.083 Wh in 10 s: idle 67%, inference 33%, other 0%; unknown for 4 s" in body
+    assert "<th class=n>J above idle<th class=n>frames" in body
     assert "<tr><td>m<td>&lt;front&gt;<td class=n>66.7<td class=n>20<td class=n>3.3333" in body
     assert "<li>MaxPool: &lt;a&gt;, b, and 1 more<li>Unary: c</ul>" in body
 

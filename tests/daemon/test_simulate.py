@@ -133,6 +133,14 @@ def test_a_schedule_holds_at_its_time(tmp_path: Path, capsys: Captured) -> None:
     assert (tmp_path / "run.png").stat().st_size > 10_000
 
 
+def test_the_limit_of_quiet_hours_is_told_beside_the_policys(tmp_path: Path, capsys: Captured) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(SCHEDULE + "quiet: {budget_w: 18, tj_warn_c: 60, tj_limit_c: 65}\n")
+    load = _trace(tmp_path, "t_s,frames_per_s\n0,10\n")
+    assert _simulate("--start", "2026-03-02T21:00", policy=policy, load=load, hours=0.002) == 0
+    assert "limit 85 C (65 C when quiet), throttle 99 C" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("text", "start", "said"), [
     (SCHEDULE, None, "policy.yaml has a schedule: say with --start when the run begins, as 2026-03-02T06:00, in the "
                      "time of Europe/Berlin"),

@@ -480,6 +480,7 @@ def test_a_scenario_on_the_simulated_board(tmp_path: Path, capsys: pytest.Captur
   - alarm_s == 0""")
     assert hil.main([str(write(tmp_path, text=text)), "--output", str(tmp_path / "out")]) == Exit.FAILED
     shown = capsys.readouterr().out
+    assert shown.startswith("1 scenario on the virtual board, report in ")
     assert "fail     scenario" in shown and shown.count("alarm_s == 0: ") == 1 and "; " not in shown.splitlines()[1]
     folder = tmp_path / "out" / "scenario"
     assert {p.name for p in folder.iterdir()} == {"board.log", "figures.json", "frames.csv", "orind.log", "orind.yaml",
