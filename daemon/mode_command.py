@@ -31,13 +31,15 @@ def add_actions(actions: Any) -> None:
     mode = actions.add_parser(
         "mode",
         help="enter a mode of nvpmodel, and look whether it is there (as root or a member of group orind)",
-        epilog="exit code 1: not entered; 2: no such mode; 66: no nvpmodel.conf, or it cannot be read; 69: no helper; "
+        epilog="example: orind power mode MODE_50W; exit code 1: not entered; 2: no such mode; 66: no nvpmodel.conf, "
+        "or it cannot be read; 69: no helper; "
         "78: the file is wrong",
     )
     mode.add_argument("name", metavar="NAME", help="as `orind power modes` shows it")
     mode.add_argument("--stage", action="store_true",
                       help="one that needs a reboot: have the next boot enter it, and change nothing now")
-    fan = actions.add_parser("fan", help="choose the fan's profile (as root or a member of group orind)")
+    fan = actions.add_parser("fan", help="choose the fan's profile (as root or a member of group orind)",
+                             epilog="example: orind power fan quiet")
     fan.add_argument("profile", metavar="PROFILE", help="quiet, cool, or another one of nvfancontrol.conf")
     for parser in (mode, fan):
         add_run_dir(parser)

@@ -39,12 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "an object a line")
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     restore = actions.add_parser("restore", help="put the clocks back as they were before orind",
-                                 epilog="exit code 1: a daemon runs, or a clock cannot be put back")
+                                 epilog="example: orind power restore; exit code 1: a daemon runs, "
+                                        "or a clock cannot be put back")
     add_run_dir(restore)
     modes = actions.add_parser(
         "modes",
         help="what each mode of nvpmodel caps, and which switch needs a reboot",
-        epilog="exit code 66: no nvpmodel.conf, or it cannot be read; 78: it is wrong",
+        epilog="example: orind power modes --json; exit code 66: no nvpmodel.conf, or it cannot be read; "
+               "78: it is wrong",
     )
     modes.add_argument("--json", action="store_true", help="as one JSON object")
     modes.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="of a simulated board (default /)")

@@ -232,6 +232,10 @@ def test_every_command_has_help_with_an_example(capsys: Captured) -> None:
         with pytest.raises(SystemExit) as ended:
             cli.main([command, "--help"])
         assert ended.value.code == 0 and "example" in capsys.readouterr().out, command
+    for action in ("restore", "modes", "mode", "fan", "budget", "ambient"):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["power", action, "--help"])
+        assert ended.value.code == 0 and f"orind power {action}" in capsys.readouterr().out.split("example")[1], action
 
 
 def test_no_command_is_wrong_usage_and_shows_the_exit_codes(capsys: Captured) -> None:
