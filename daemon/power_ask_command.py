@@ -34,7 +34,7 @@ def add_actions(actions: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    key, _ = UNITS[options.action]
+    key, unit = UNITS[options.action]
     if (options.value is None) != (options.for_s is None):
         what = "off ends it now, without --for" if options.value is None else "say with --for how long, such as 10m"
         print(f"orind power {options.action}: {what}", file=sys.stderr)
@@ -43,8 +43,12 @@ def run(options: argparse.Namespace) -> int:
     answer = ask(options, {"op": "power", **given}, TIMEOUT_S)
     if isinstance(answer, Exit):
         return answer
-    print(answer["result"])
-    return Exit.DONE if answer["ok"] else Exit.FAILED
+    if not answer["ok"]:
+        print(f"orind power {options.action}: {answer['result']}", file=sys.stderr)
+        return Exit.FAILED
+    print(f"{options.action}: what was asked for has ended" if options.value is None
+          else f"{options.action} of {options.value:g} {unit} for {options.for_s:g} s")
+    return Exit.DONE
 
 
 def seconds(text: str) -> float:

@@ -101,17 +101,17 @@ def test_a_daemon_that_is_busy_is_75_with_its_words(tmp_path: Path, capsys: Capt
     assert said.err == f"orind {command}: busy: 16 clients are connected, try again\n"
 
 
-@pytest.mark.parametrize(("words", "given"), [
-    ("budget 18 --for 10m", {"budget_w": 18.0, "for_s": 600.0}),
-    ("budget 18.5 --for 90s", {"budget_w": 18.5, "for_s": 90.0}),
-    ("ambient 41 --for 1.5h", {"ambient_c": 41.0, "for_s": 5400.0}),
-    ("ambient off", {"ambient_c": None}),
+@pytest.mark.parametrize(("words", "given", "said"), [
+    ("budget 18 --for 10m", {"budget_w": 18.0, "for_s": 600.0}, "budget of 18 W for 600 s"),
+    ("budget 18.5 --for 90s", {"budget_w": 18.5, "for_s": 90.0}, "budget of 18.5 W for 90 s"),
+    ("ambient 41 --for 1.5h", {"ambient_c": 41.0, "for_s": 5400.0}, "ambient of 41 C for 5400 s"),
+    ("ambient off", {"ambient_c": None}, "ambient: what was asked for has ended"),
 ])
 def test_a_budget_and_the_ambient_temperature_are_asked_for(
-    tmp_path: Path, capsys: Captured, words: str, given: dict[str, Any]
+    tmp_path: Path, capsys: Captured, words: str, given: dict[str, Any], said: str
 ) -> None:
     code, request = with_daemon(tmp_path, {"ok": True, "result": "taken"}, "power", *words.split())
-    assert (code, request.op, request.given, capsys.readouterr().out) == (0, "power", given, "taken\n")
+    assert (code, request.op, request.given, capsys.readouterr().out) == (0, "power", given, f"{said}\n")
 
 
 def test_a_refused_request_is_1_with_the_reason(tmp_path: Path, capsys: Captured) -> None:
@@ -120,7 +120,8 @@ def test_a_refused_request_is_1_with_the_reason(tmp_path: Path, capsys: Captured
         assert cli.main(["power", "budget", *wrong, "--run-dir", str(tmp_path / "none")]) == 2
         assert why in capsys.readouterr().err
     code, _ = with_daemon(tmp_path, answer, "power", "budget", "18", "--for", "1m")
-    assert (code, capsys.readouterr().out) == (1, "refused: for_s must lie in 1 to 86400\n")
+    said = capsys.readouterr()
+    assert (code, said.out, said.err) == (1, "", "orind power budget: refused: for_s must lie in 1 to 86400\n")
     assert cli.main(["power", "budget", "18", "--for", "1m", "--run-dir", str(tmp_path / "none")]) == 69
 
 

@@ -61,7 +61,7 @@ def test_a_budget_is_asked_for_and_reloaded_without_a_new_steward(folder: Path, 
         where = ["--run-dir", str(service.run_dir)]
         budget_of(service, 20, "ambient temperature not told")
         steward = steward_of(service)
-        assert service.orind("power", "ambient", "35", "--for", "1m", *where).stdout == "taken\n"
+        assert service.orind("power", "ambient", "35", "--for", "1m", *where).stdout == "ambient of 35 C for 60 s\n"
         budget_of(service, 25, "ambient 35.0 C")
         assert service.ask({"op": "power", "budget_w": 18, "for_s": 60}) == {"ok": True, "result": "taken"}
         budget_of(service, 18, "asked for by uid")
