@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import resource
 import statistics
 import subprocess
 import sys
@@ -31,9 +30,8 @@ from orind.daemon.terminal import plot, table
 from orind.ipc.identity import WINDOW
 
 SECOND_NS = 1_000_000_000
-PAGE_BYTES = resource.getpagesize()
 WARM_UP_S, SETTLE_S = 1.5, 20.0
-LATE_MORE, PRIVATE_PART = 0.001, 0.01
+LATE_MORE, RSS_PART = 0.001, 0.01
 FLOOR_EVERY = 10
 SHOWN_CHARACTERS = 110
 JUDGED_FRAMES = 3000  # below, one late answer more or less would decide
@@ -52,12 +50,12 @@ class Window:
 
 @dataclass(frozen=True)
 class Held:
-    """What main and the nursery hold in a quiet moment. `rss` counts pages of shared memory from their first touch on:
-    main's grows by the length of a frame whenever more frames are held at once than ever before, up to all slots, which
-    were allocated at the start. `private` does not."""
+    """What main and the nursery hold in a quiet moment. `shared` is apart from `rss`: pages of shared memory count from
+    their first touch on, so main has a frame's length more whenever more frames are held at once than ever before, up
+    to all slots, which were allocated at the start."""
 
     rss: tuple[int, int]
-    private: tuple[int, int]
+    shared: tuple[int, int]
     descriptors: tuple[int, int]
 
 
@@ -161,13 +159,14 @@ def reload_once(
 
 def _held(service: Service) -> Held:
     nursery = int(Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split()[0])
-    rss, private, descriptors = [], [], []
+    rss, shared, descriptors = [], [], []
     for pid in (service.pid, nursery):
-        _, resident, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
-        rss.append(resident * PAGE_BYTES)
-        private.append((resident - shared) * PAGE_BYTES)
+        lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        kib = {words[0]: int(words[1]) for words in lines if words and words[0].startswith("Rss")}
+        rss.append((kib["RssAnon:"] + kib["RssFile:"]) * 1024)
+        shared.append(kib["RssShmem:"] * 1024)
         descriptors.append(sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()))
-    return Held((rss[0], rss[1]), (private[0], private[1]), (descriptors[0], descriptors[1]))
+    return Held((rss[0], rss[1]), (shared[0], shared[1]), (descriptors[0], descriptors[1]))
 
 
 # -- bad -----------------------------------------------------------------------------------------------------------
@@ -259,19 +258,20 @@ def judge_held(course: Course) -> None:
     rows = []
     comparable = count % CYCLE == 0 and len(course.held) % CYCLE == 0
     for who, name in enumerate(("main", "nursery")):
-        rss, private = (
+        rss, shared = (
             [statistics.mean(getattr(h, what)[who] for h in part) for part in (first, last)]
-            for what in ("rss", "private")
+            for what in ("rss", "shared")
         )
         fds = [Counter(h.descriptors[who] for h in part) for part in (first, last)]
         shown = [" ".join(f"{n} x {fd}" for fd, n in sorted(part.items())) for part in fds]
-        change = private[1] / private[0] - 1
-        rows.append([name, *(f"{x / 2**20:.2f}" for x in (*rss, *private)), f"{100 * change:+.2f} %", *shown])
-        if comparable and abs(change) > PRIVATE_PART:
-            course.wrong.append(f"{name}: private memory changed by {100 * change:+.2f} % over the reloads")
+        change = rss[1] / rss[0] - 1
+        rows.append([name, *(f"{x / 2**20:.2f}" for x in rss), f"{100 * change:+.2f} %",
+                     *(f"{x / 2**20:.2f}" for x in shared), *shown])  # fmt: skip
+        if comparable and abs(change) > RSS_PART:
+            course.wrong.append(f"{name}: RSS changed by {100 * change:+.2f} % over the reloads")
         if comparable and fds[0] != fds[1]:
             course.wrong.append(f"{name}: descriptors changed over the reloads: {shown[0]}, then {shown[1]}")
-    head = [f"first and last {count}", "RSS MiB", "then", "private MiB", "then", "change", "descriptors", "then"]
+    head = [f"first and last {count}", "RSS MiB", "then", "change", "shared MiB", "then", "descriptors", "then"]
     print("\n".join([*table(head, rows), ""]))
     if not comparable:
         print(f"memory and descriptors are judged over whole cycles only: {2 * CYCLE} reloads, multiples of {CYCLE}\n")
