@@ -1,30 +1,33 @@
-"""Run inside a machine, in the unit's memory cgroup: takes memory until the process PID is dead.
+"""Run inside a machine, in the unit's memory cgroup: takes memory until the kernel has killed a process there.
 
-    hog.py PID MIB_MAX
+    hog.py GROUP MIB_MAX
 
-The kernel then kills by its own choice: PID, which was given the highest oom_score_adj. Ends with 0
-when PID is gone, with 1 when MIB_MAX were taken and it lives on.
+Whom the kernel kills is its own choice, by oom_score_adj. Ends with 0 once GROUP's memory.oom_control
+counts a kill, with 1 when MIB_MAX were taken and none was needed. It asks for the count, not whether the
+victim is gone: a victim's memory is free before its process is, and to take that too costs a second life.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 STEP = 1 << 20
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+def kills(group: Path) -> int:
+    found = re.search(r"^oom_kill (\d+)$", (group / "memory.oom_control").read_text(), re.MULTILINE)
+    if found is None:
+        sys.exit(f"hog: {group}/memory.oom_control counts no kills (a kernel before 4.13)")
+    return int(found.group(1))
 
 
 def main() -> int:
-    pid, held = int(sys.argv[1]), list[bytearray]()
+    group, held = Path(sys.argv[1]), list[bytearray]()
+    before = kills(group)
     for _ in range(int(sys.argv[2])):
-        if not alive(pid):
+        if kills(group) > before:
             return 0
         held.append(bytearray(b"\1") * STEP)  # written, so that it is there
     return 1

@@ -47,7 +47,7 @@ def test_an_engine_killed_for_memory_is_replaced_and_the_unit_runs_on(orind: Ins
     orind.systemctl("set-property", "--runtime", UNIT, "MemoryMax=400M")
     try:
         with orind.client(resend_after_s=60.0) as camera:
-            orind.machine.run("bash", "-ec", f"echo $$ >{group}/cgroup.procs; exec {PYTHON} {HOG} {active} 600")
+            orind.machine.run("bash", "-ec", f"echo $$ >{group}/cgroup.procs; exec {PYTHON} {HOG} {group} 600")
             orind.wait_for(lambda s: s["failovers"] == 1, "a take-over")
             camera.send(picture, "rgb8")
             assert [answer.outcome for answer in camera.wait_all(20)] == ["ok"]
