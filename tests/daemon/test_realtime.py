@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import weakref
 from typing import Any
 
 import pytest
@@ -82,12 +83,29 @@ def test_memory_is_locked_or_refused_with_the_remedy(monkeypatch: pytest.MonkeyP
         realtime.apply(Realtime(lock_memory=True))
 
 
+class Circle:
+    """Refers to itself: only the collector ends it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
 def test_it_collects_when_idle_and_at_most_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    collected: list[int] = []
-    monkeypatch.setattr(realtime.gc, "collect", collected.append)
+    collected: list[str] = []
+    monkeypatch.setattr(realtime.gc, "collect", lambda: collected.append("all"))
     collector = realtime.IdleCollector()
     for in_flight, now_ns in ((1, 10), (0, 11), (0, 12), (0, 10 + realtime.COLLECT_IDLE_NS), (3, 20_000_000_000)):
         collector.tick(in_flight, now_ns)
-    assert collected == [0]
+    assert collected == ["all"]
     collector.tick(0, 20_000_000_001)
-    assert collected == [0, 0]
+    assert collected == ["all", "all"]
+
+
+def test_a_circle_that_outlived_a_collection_is_collected_all_the_same() -> None:
+    circle = Circle()
+    left = weakref.ref(circle)
+    gc.collect()
+    gc.collect()  # now it is of the oldest
+    del circle
+    realtime.IdleCollector().tick(0, 1)
+    assert left() is None
