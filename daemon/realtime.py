@@ -59,16 +59,20 @@ def quiet_collector() -> None:
 
 
 class IdleCollector:
-    """Collects all that is not frozen, when no frame waits for it: 0.1 ms, for what was there at the start is frozen.
+    """Collects all that is not frozen and gives free pages back, when no frame waits for it: some 0.3 ms in 5 s.
 
     All of it, not only what is young: a circle that outlives one collection would stay for ever, and CPython gives back
-    its lists of free tuples, which grow with every reload until they are full, in a whole collection only.
+    its lists of free tuples, which grow with every reload until they are full, in a whole collection only. What was
+    there at the start is frozen and costs nothing. glibc by itself keeps the most that was ever allocated at once;
+    malloc_trim(3) gives back what lies free, so that the memory that main holds is the memory that it uses.
     """
 
     def __init__(self) -> None:
         self._next_ns = 0
+        self._libc = ctypes.CDLL(None)
 
     def tick(self, in_flight: int, now_ns: int) -> None:
         if not in_flight and now_ns >= self._next_ns:
             self._next_ns = now_ns + COLLECT_IDLE_NS
             gc.collect()
+            self._libc.malloc_trim(0)
