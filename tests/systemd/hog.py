@@ -4,7 +4,8 @@
 
 Whom the kernel kills is its own choice, by oom_score_adj. Ends with 0 once GROUP's memory.oom_control
 counts a kill, with 1 when MIB_MAX were taken and none was needed. It asks for the count, not whether the
-victim is gone: a victim's memory is free before its process is, and to take that too costs a second life.
+victim is gone: a victim's memory is free before its process is, and to take that too costs a second life. The page
+that it asked for when the kernel killed may cost it its own: the kernel may refuse it before it is free.
 """
 
 from __future__ import annotations

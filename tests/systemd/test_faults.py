@@ -47,7 +47,8 @@ def test_an_engine_killed_for_memory_is_replaced_and_the_unit_runs_on(orind: Ins
     orind.systemctl("set-property", "--runtime", UNIT, "MemoryMax=400M")
     try:
         with orind.client(resend_after_s=60.0) as camera:
-            orind.machine.run("bash", "-ec", f"echo $$ >{group}/cgroup.procs; exec {PYTHON} {HOG} {group} 600")
+            hog = f"(echo $BASHPID >{group}/cgroup.procs; exec {PYTHON} {HOG} {group} 600); echo; echo hog: $?"
+            ended = orind.machine.run("bash", "-c", hog).splitlines()[-1]
             orind.wait_for(lambda s: s["failovers"] == 1, "a take-over")
             camera.send(picture, "rgb8")
             assert [answer.outcome for answer in camera.wait_all(20)] == ["ok"]
@@ -55,7 +56,8 @@ def test_an_engine_killed_for_memory_is_replaced_and_the_unit_runs_on(orind: Ins
     finally:
         orind.systemctl("set-property", "--runtime", UNIT, "MemoryMax=")
     kills = re.findall(r"^oom_kill (\d+)$", orind.machine.path(f"{group}/memory.oom_control").read_text(), re.MULTILINE)
-    assert kills == ["1"], "it was the kernel, and one engine was enough"
+    # while the engine's memory goes back, the hog's page may be refused once more, and the hog is the largest by then
+    assert (ended, kills) in (("hog: 0", ["1"]), ("hog: 137", ["2"])), "it was the kernel, and one engine was enough"
     assert (orind.main_pid, orind.show("NRestarts"), orind.show("ActiveState")) == (main, "0", "active")
     print(orind.status()["failover"])
 
