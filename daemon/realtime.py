@@ -59,7 +59,7 @@ def quiet_collector() -> None:
 
 
 class IdleCollector:
-    """Collects all that is not frozen and gives free pages back, when no frame waits for it: some 0.3 ms in 5 s.
+    """Collects all that is not frozen and gives free pages back, when no frame waits for it.
 
     All of it, not only what is young: a circle that outlives one collection would stay for ever, and CPython gives back
     its lists of free tuples, which grow with every reload until they are full, in a whole collection only. What was

@@ -50,9 +50,9 @@ class Window:
 
 @dataclass(frozen=True)
 class Held:
-    """What main and the nursery hold in a quiet moment. `shared` is apart from `rss`: pages of shared memory count from
-    their first touch on, so main has a frame's length more whenever more frames are held at once than ever before, up
-    to all slots, which were allocated at the start."""
+    """What main and the nursery hold in a quiet moment. `shared` is the part of `rss` that is shared memory: its pages
+    count from their first touch on, so main has a frame's length more whenever more frames are held at once than ever
+    before, up to all slots."""
 
     rss: tuple[int, int]
     shared: tuple[int, int]
@@ -163,7 +163,7 @@ def _held(service: Service) -> Held:
     for pid in (service.pid, nursery):
         lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         kib = {words[0]: int(words[1]) for words in lines if words and words[0].startswith("Rss")}
-        rss.append((kib["RssAnon:"] + kib["RssFile:"]) * 1024)
+        rss.append(sum(kib.values()) * 1024)
         shared.append(kib["RssShmem:"] * 1024)
         descriptors.append(sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()))
     return Held((rss[0], rss[1]), (shared[0], shared[1]), (descriptors[0], descriptors[1]))
@@ -271,7 +271,7 @@ def judge_held(course: Course) -> None:
             course.wrong.append(f"{name}: RSS changed by {100 * change:+.2f} % over the reloads")
         if comparable and fds[0] != fds[1]:
             course.wrong.append(f"{name}: descriptors changed over the reloads: {shown[0]}, then {shown[1]}")
-    head = [f"first and last {count}", "RSS MiB", "then", "change", "shared MiB", "then", "descriptors", "then"]
+    head = [f"first and last {count}", "RSS MiB", "then", "change", "of it shared", "then", "descriptors", "then"]
     print("\n".join([*table(head, rows), ""]))
     if not comparable:
         print(f"memory and descriptors are judged over whole cycles only: {2 * CYCLE} reloads, multiples of {CYCLE}\n")
