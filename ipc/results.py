@@ -1,6 +1,7 @@
 """The result area: one memfd per engine, where it leaves float32 rows that main copies into the answer.
 
-Made by main, mapped writable by one engine only, so that a fenced engine can write nowhere that matters any more.
+Made by main, which maps it to read; one engine maps it to write, so that a fenced engine can write nowhere that matters
+any more.
 Invariant: a block is believed only if the batch id written before the rows and the one written after them are both the
 id that the ANSWER names; main owns the dimensions and never takes them from the engine.
 """
@@ -29,9 +30,10 @@ class ResultArea:
         self.areas, self.frames = areas, frames
         self.floats = rows_max * row_width
         start, size = _start(areas), self.size_of(areas, frames, rows_max, row_width)
+        engine = fd is not None
         self.fd = shared_memory.create("orind-results", size) if fd is None else fd
         try:
-            self._map = shared_memory.map_fd(self.fd, size, writable=True)
+            self._map = shared_memory.map_fd(self.fd, size, writable=engine)  # main only reads
         except BaseException:
             os.close(self.fd)
             raise

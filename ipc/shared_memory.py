@@ -62,11 +62,16 @@ def reopen_readonly(fd: int) -> int:
 
 
 def map_fd(fd: int, size: int, *, writable: bool) -> mmap.mmap:
-    """Map fd. Raises IpcError when it is smaller than `size` (a foreign descriptor), OSError when not allowed."""
+    """Map fd, every page at once. Raises IpcError when it is smaller than `size` (a foreign descriptor), OSError when
+    not allowed.
+
+    So no frame waits for a page fault, and the resident memory of a process does not grow with the first use of a slot.
+    """
     held = os.fstat(fd).st_size
     if held < size:
         raise IpcError(f"shared memory holds {held} bytes, {size} were announced: the processes disagree")
-    return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+    protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    return mmap.mmap(fd, size, mmap.MAP_SHARED | mmap.MAP_POPULATE, protection)
 
 
 def release(mapping: mmap.mmap, views: list[memoryview]) -> None:

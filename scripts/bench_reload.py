@@ -50,12 +50,11 @@ class Window:
 
 @dataclass(frozen=True)
 class Held:
-    """What main and the nursery hold in a quiet moment. `shared` is the part of `rss` that is shared memory: its pages
-    count from their first touch on, so main has a frame's length more whenever more frames are held at once than ever
-    before, up to all slots."""
+    """What main and the nursery hold in a quiet moment. `own` is `rss` without shared memory (slots, result areas): in
+    the whole, whose greater part never changes, what main leaks would be a small share."""
 
     rss: tuple[int, int]
-    shared: tuple[int, int]
+    own: tuple[int, int]
     descriptors: tuple[int, int]
 
 
@@ -159,14 +158,14 @@ def reload_once(
 
 def _held(service: Service) -> Held:
     nursery = int(Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split()[0])
-    rss, shared, descriptors = [], [], []
+    rss, own, descriptors = [], [], []
     for pid in (service.pid, nursery):
         lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         kib = {words[0]: int(words[1]) for words in lines if words and words[0].startswith("Rss")}
         rss.append(sum(kib.values()) * 1024)
-        shared.append(kib["RssShmem:"] * 1024)
+        own.append(rss[-1] - kib["RssShmem:"] * 1024)
         descriptors.append(sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()))
-    return Held((rss[0], rss[1]), (shared[0], shared[1]), (descriptors[0], descriptors[1]))
+    return Held((rss[0], rss[1]), (own[0], own[1]), (descriptors[0], descriptors[1]))
 
 
 # -- bad -----------------------------------------------------------------------------------------------------------
@@ -258,20 +257,18 @@ def judge_held(course: Course) -> None:
     rows = []
     comparable = count % CYCLE == 0 and len(course.held) % CYCLE == 0
     for who, name in enumerate(("main", "nursery")):
-        rss, shared = (
-            [statistics.mean(getattr(h, what)[who] for h in part) for part in (first, last)]
-            for what in ("rss", "shared")
-        )
         fds = [Counter(h.descriptors[who] for h in part) for part in (first, last)]
         shown = [" ".join(f"{n} x {fd}" for fd, n in sorted(part.items())) for part in fds]
-        change = rss[1] / rss[0] - 1
-        rows.append([name, *(f"{x / 2**20:.2f}" for x in rss), f"{100 * change:+.2f} %",
-                     *(f"{x / 2**20:.2f}" for x in shared), *shown])  # fmt: skip
-        if comparable and abs(change) > RSS_PART:
-            course.wrong.append(f"{name}: RSS changed by {100 * change:+.2f} % over the reloads")
+        for what, of in (("RSS", lambda h: h.rss), ("RSS that is not shared", lambda h: h.own)):
+            then, now = (statistics.mean(of(h)[who] for h in part) for part in (first, last))
+            change = f"{100 * (now / then - 1):+.2f} %"
+            rows.append([f"{name}, {what}", f"{then / 2**20:.2f}", f"{now / 2**20:.2f}", change])
+            if comparable and abs(now / then - 1) > RSS_PART:
+                course.wrong.append(f"{name}: {what} changed by {change} over the reloads")
+        rows.append([f"{name}, descriptors", *shown, ""])
         if comparable and fds[0] != fds[1]:
             course.wrong.append(f"{name}: descriptors changed over the reloads: {shown[0]}, then {shown[1]}")
-    head = [f"first and last {count}", "RSS MiB", "then", "change", "of it shared", "then", "descriptors", "then"]
+    head = ["MiB; reloads", f"first {count}", f"last {count}", "change"]
     print("\n".join([*table(head, rows), ""]))
     if not comparable:
         print(f"memory and descriptors are judged over whole cycles only: {2 * CYCLE} reloads, multiples of {CYCLE}\n")

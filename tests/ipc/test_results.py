@@ -13,9 +13,14 @@ from orind.ipc.results import ResultArea
 pytestmark = pytest.mark.usefixtures("no_fd_leak")
 
 
+def ends(areas: int, frames: int, rows_max: int, row_width: int) -> tuple[ResultArea, ResultArea]:
+    """Main's and the engine's."""
+    main = ResultArea(areas, frames, rows_max, row_width)
+    return main, ResultArea(areas, frames, rows_max, row_width, fd=main.writable_fd())
+
+
 def test_an_engine_writes_and_main_reads_a_copy() -> None:
-    main = ResultArea(2, 3, 10, 6)
-    engine = ResultArea(2, 3, 10, 6, fd=main.writable_fd())
+    main, engine = ends(2, 3, 10, 6)
     engine.begin(1, 77)
     engine.rows(1, 2, 6)[:2] = np.arange(12).reshape(2, 6)
     engine.rows(1, 0, 2)[:3] = [[1, 2], [3, 4], [5, 6]]
@@ -31,40 +36,51 @@ def test_an_engine_writes_and_main_reads_a_copy() -> None:
     main.close()
 
 
+def test_main_cannot_write() -> None:
+    main = ResultArea(1, 1, 3, 6)
+    for write in (lambda: main.begin(0, 1), lambda: main.finish(0, 1), lambda: main.rows(0, 0, 6).fill(1)):
+        with pytest.raises(ValueError, match="read-only"):
+            write()
+    main.close()
+
+
 def test_areas_and_frames_do_not_overlap() -> None:
-    area = ResultArea(2, 2, 3, 6)
+    main, engine = ends(2, 2, 3, 6)
     for a in range(2):
         for f in range(2):
-            area.rows(a, f, 6)[:] = 10 * a + f
-    assert [float(area.rows(a, f, 6).sum()) for a in range(2) for f in range(2)] == [0.0, 18.0, 180.0, 198.0]
-    area.close()
+            engine.rows(a, f, 6)[:] = 10 * a + f
+    assert [float(main.rows(a, f, 6).sum()) for a in range(2) for f in range(2)] == [0.0, 18.0, 180.0, 198.0]
+    engine.close()
+    main.close()
 
 
 def test_rows_of_another_batch_are_refused() -> None:
-    area = ResultArea(1, 1, 4, 6)
-    area.begin(0, 5)
+    main, engine = ends(1, 1, 4, 6)
+    engine.begin(0, 5)
     with pytest.raises(ResultAreaError, match="5/0, not 5"):
-        area.read(0, 0, 5, 1, 6)
-    area.finish(0, 5)
-    area.read(0, 0, 5, 1, 6)
+        main.read(0, 0, 5, 1, 6)
+    engine.finish(0, 5)
+    main.read(0, 0, 5, 1, 6)
     with pytest.raises(ResultAreaError, match="not 4"):
-        area.read(0, 0, 4, 1, 6)
-    area.begin(0, 6)
+        main.read(0, 0, 4, 1, 6)
+    engine.begin(0, 6)
     with pytest.raises(ResultAreaError, match="rewritten"):
-        area.read(0, 0, 5, 1, 6)
-    area.close()
+        main.read(0, 0, 5, 1, 6)
+    engine.close()
+    main.close()
 
 
 @pytest.mark.parametrize(("area", "frame", "rows", "width"), [
     (1, 0, 1, 6), (-1, 0, 1, 6), (0, 1, 1, 6), (0, -1, 1, 6), (0, 0, 5, 6), (0, 0, -1, 6), (0, 0, 1, 25), (0, 0, 1, 0),
 ])  # fmt: skip
 def test_bounds(area: int, frame: int, rows: int, width: int) -> None:
-    made = ResultArea(1, 1, 4, 6)
-    made.begin(0, 1)
-    made.finish(0, 1)
+    main, engine = ends(1, 1, 4, 6)
+    engine.begin(0, 1)
+    engine.finish(0, 1)
     with pytest.raises(ResultAreaError):
-        made.read(area, frame, 1, rows, width)
-    made.close()
+        main.read(area, frame, 1, rows, width)
+    engine.close()
+    main.close()
 
 
 def test_refusals() -> None:

@@ -8,6 +8,7 @@ import mmap
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +29,27 @@ def test_take_until_empty_then_give() -> None:
         ring.give(slots[1])
         again = ring.take()
         assert again == Slot(slots[1].index, slots[1].serial + 1)
+
+
+def test_every_page_is_mapped_before_the_first_frame() -> None:
+    """Else frames meet page faults, and main seems to leak with every slot that is used for the first time."""
+    count, size = 16, 3 * shared_memory.PAGE
+    with SlotRing(count, size) as ring:
+        assert resident_kib("orind-slots") == [count * size // 1024]
+        child = SlotReader(ring.readonly_fd(), count, size)
+        assert resident_kib("orind-slots") == 2 * [count * size // 1024]
+        child.close()
+
+
+def resident_kib(name: str) -> list[int]:
+    """Of each mapping of the memfd of that name in this process."""
+    found, ours = [], False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            ours = f"memfd:{name}" in line
+        elif ours and line.startswith("Rss:"):
+            found.append(int(line.split()[1]))
+    return found
 
 
 def test_use_after_give_is_an_error() -> None:
