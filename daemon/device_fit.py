@@ -56,4 +56,4 @@ def _without_kernel(plan: PlanFile) -> list[tuple[list[str], int]]:
         ([type(step).__name__ for step in program.steps if launch_of(step, program, plan.tensors, ANY_SMS) is None],
          len(program.steps))
         for program in programs_of(plan.metadata, plan.tensors).values()
-    ]  # fmt: skip
+    ]

@@ -118,7 +118,7 @@ class EngineHandle:
                     frame.slot.index, frame.slot.serial, frame.length, frame.width, frame.height, frame.stride,
                     frame.encoding, frame.dtype, frame.shape,
                 )
-            )  # fmt: skip
+            )
         batch.delivered = self._send(
             messages.pack_batch(messages.Batch(batch.number, self.epoch, plan.index, batch.area, tuple(references)))
         )
@@ -264,7 +264,7 @@ class Launcher:
                 "emergency_bytes": config.memory.emergency_reserve_mib << 20,
                 "slots": [self._ring.count, self._ring.size],
                 "results": [engine.queue_depth, layout.frames, layout.rows_max, layout.row_width],
-            }  # fmt: skip
+            }
             handle = EngineHandle(epoch, channel, fault_read, results, device, engine.queue_depth)
             handle.child = self._nursery.spawn(
                 "engine",

@@ -53,7 +53,7 @@ class EngineLoop:
     def __init__(
         self, channel: Channel, slots: SlotReader, results: ResultArea, models: Sequence[Servable], heartbeat_ms: float,
         memory: Reservation | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._channel = channel
         self._slots = slots
         self._results = results
@@ -166,7 +166,7 @@ class EngineLoop:
         return messages.Answer(
             batch.batch_id, batch.epoch, batch.area, start_ns, model.preprocessed_ns, model.executed_ns,
             time.monotonic_ns(), tuple(statuses),
-        )  # fmt: skip
+        )
 
 
 def _status(outcome: int | FrameFault) -> messages.FrameAnswer:

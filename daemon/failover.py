@@ -203,7 +203,7 @@ class Failover:
         fresh = [
             e for e in self._pair()
             if e.standing is Standing.READY and not e.check_sent_ns and now_ns - e.golden_ns < half_ns
-        ]  # fmt: skip
+        ]
         if not fresh:
             return []
         active.standing = Standing.READY
@@ -221,7 +221,7 @@ class Failover:
             e for e in self._pair()
             if e is not worn and e.standing is not Standing.STARTING and not e.check_sent_ns
             and now_ns - e.golden_ns <= self.rules.golden_interval_ns
-        ]  # fmt: skip
+        ]
         if not fit or len(self._pair()) < len(PAIR):
             return []
         del self.engines[worn.epoch]

@@ -81,12 +81,12 @@ class Generation:
                 p.sha256,
             )
             for index, p in enumerate(self.plans)
-        }  # fmt: skip
+        }
         rule = batch_rule(self.config.batching)
         return Serving(
             self.number, Intake(self.config, tensors, self._stamps), rule, self.config.engine.queue_depth, views,
             relief_policy(self.config), 3 if self.config.standby.last_resort == "cpu" else 2,
-        )  # fmt: skip
+        )
 
     # -- life ----------------------------------------------------------------------------------------------------
 

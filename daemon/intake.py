@@ -80,7 +80,7 @@ class Intake:
             name, header.seq, header.trigger, header.ts_ns, stamp.clock, now_ns, stamp.capture_ns,
             stamp.capture_ns + int(budget_ms * 1e6), rank, model, header.encoding, header.width, header.height,
             header.stride, header.dtype, header.shape, length,
-        )  # fmt: skip
+        )
 
     def refusal(self, camera: str, now_ns: int) -> tuple[str, str] | None:
         """(reason code, text) where the camera may send nothing now: in quarantine, or its token bucket is empty."""

@@ -80,7 +80,7 @@ class JtopSource:
         self._rest, self._heard_ns = b"", now_ns
         try:
             self._reader = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                            env=ENVIRONMENT, cwd="/")  # fmt: skip
+                                            env=ENVIRONMENT, cwd="/")
         except OSError as error:
             self._respawn.failed(now_ns, f"{self._command[0]} cannot be run: {error.strerror}")
             return

@@ -28,7 +28,7 @@ MIB = 1 << 20
 # what may grow within a window and mean nothing, and the part of the level that may
 FLOORS: Mapping[str, tuple[float, float]] = {
     PRIVATE: (8 * MIB, 0.03), DESCRIPTORS: (16, 0.1), THREADS: (4, 0.1), DEVICE: (64 * MIB, 0.03),
-}  # fmt: skip
+}
 # Main remembers thousands of answers of each camera (repeats.py), which at a slow camera takes hours to fill
 MAIN, MAIN_FLOOR = "main", (48 * MIB, 0.1)
 
@@ -181,7 +181,7 @@ class LeakWatch:
             {"name": watched.name, **({"pid": key} if isinstance(key, int) else {}),
              **{KEYS[what]: abs(value) for what, value in watched.last.items()}, "leaks": sorted(watched.leaks())}
             for key, watched in self._watched.items()
-        ]  # fmt: skip
+        ]
 
 
 def _amount(what: str, grown: float) -> str:
@@ -191,7 +191,7 @@ def _amount(what: str, grown: float) -> str:
 def in_words(process: Mapping[str, Any]) -> str:
     """One line of the table, for people."""
     parts = [f"{process[key] / MIB:.1f} MiB {text}" for key, text in (("private", "private"), ("device_free", "free"))
-             if key in process]  # fmt: skip
+             if key in process]
     parts += [f"{process[key]} {key}" for key in ("descriptors", "threads") if key in process]
     grows = f"; grows: {', '.join(process['leaks'])}" if process["leaks"] else ""
     return f"{process['name']}: {', '.join(parts)}{grows}"

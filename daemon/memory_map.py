@@ -38,7 +38,7 @@ STRIPES = tag(
     "pattern",
     tag("path", d="M0 9 L9 0", class_="stripe"),
     id="stripes", width="9", height="9", patternUnits="userSpaceOnUse",
-)  # fmt: skip
+)
 
 
 def render(engines: list[dict[str, Any]], processes: list[dict[str, Any]], now_ns: int) -> str:
@@ -116,7 +116,7 @@ def _bar(memory: dict[str, Any], models: list[str], y: float, first: int, last: 
         drawn.append(
             tag("rect", title, x=x, y=y, width=width, height=BAR_H, class_=f"block {_colour(block, models)}",
                 fill_opacity=_shade(owner))
-        )  # fmt: skip
+        )
         if width > 60:
             for line, text in enumerate((owner, mib(size))):
                 shown = fitting(text, width - 8, 11)

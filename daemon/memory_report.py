@@ -27,7 +27,7 @@ def to_text(memory: Reservation) -> str:
         "what": memory.what, "size": pool.size, "reserve": pool.reserve, "reserve_used": pool.reserve_used,
         "emergencies": pool.emergencies, "used": pool.used, "free": pool.free_bytes,
         "largest_free": pool.largest_free, "blocks_total": len(blocks), "device_free": memory.device_free(),
-    }  # fmt: skip
+    }
     for shown in _ever_shorter(blocks):
         text = json.dumps({**fields, "blocks": shown}, separators=(",", ":"))
         if len(text) <= TEXT_BYTES_MAX:

@@ -62,7 +62,7 @@ class StatusCollector(Collector):
         yield GaugeMetricFamily(
             "orind_offered_load", "Time that the offered frames need over the time there is",
             value=status["degradation"]["load"],
-        )  # fmt: skip
+        )
         yield GaugeMetricFamily("orind_frames_in_flight", "Triggers without an outcome yet", value=frames["in_flight"])
         yield GaugeMetricFamily("orind_slots_free", "Frame slots free", value=status["slots"]["free"])
         yield CounterMetricFamily("orind_frames_received", "Triggers received", value=frames["received"])

@@ -292,7 +292,7 @@ class Pipeline:
             build_result, frame.camera or None, frame.seq, frame.trigger, frame.ts_ns, frame.clock or None, outcome,
             text, model=frame.model or None, generation=frame.generation or self.serving.generation,
             latency_ms={"total": round(total_ns / 1e6, 3)}, **(content or {}),
-        )  # fmt: skip
+        )
         parts = build()
         self._publish(parts)
         self._repeats.reply(frame, parts)

@@ -32,7 +32,7 @@ def to_text(index: int, placement: Placement, models: int) -> str:
             "model": index, "steps": placement.steps, "cpu_steps": len(placement.on_cpu),
             "gpu_segments": placement.segments,
             "on_cpu": {key: {"count": len(every), "names": every[:shown]} for key, every in names.items()},
-        }  # fmt: skip
+        }
         text = json.dumps(fields, separators=(",", ":"))
         if len(text) <= limit or not shown:
             return text

@@ -38,20 +38,20 @@ def cost_of(found: Costs, batch: int, board: Mapping[str, Any], facts: BoardFact
 
 
 def by_clock(program: Program, device: Device, board: Mapping[str, Any], facts: BoardFacts,
-             clocks: Sequence[int]) -> list[dict[str, Any]]:  # fmt: skip
+             clocks: Sequence[int]) -> list[dict[str, Any]]:
     """A row for each clock."""
     rows = []
     for hz in clocks:
         found = costs(program, device.at(gpu_hz=hz))
         rows.append({"gpu_mhz": hz / 1e6, "us": round(found.ns / 1000, 2),
-                     **told(cost_of(found, program.batch, board, facts))})  # fmt: skip
+                     **told(cost_of(found, program.batch, board, facts))})
     return rows
 
 
 def told(cost: InferenceCost) -> dict[str, float]:
     """As in JSON."""
     return {"board_w": round(cost.board_mw / 1000, 2), "joules": round(cost.joules, 6),
-            "joules_above_idle": round(cost.joules_above_idle, 6), "gb_per_s": round(cost.gb_per_s, 1)}  # fmt: skip
+            "joules_above_idle": round(cost.joules_above_idle, 6), "gb_per_s": round(cost.gb_per_s, 1)}
 
 
 def _cpu_share(device: Device, facts: BoardFacts) -> float:

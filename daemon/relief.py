@@ -149,7 +149,7 @@ class Relief:
         self._facts = degradation.Facts(
             self._window.lost_share(now_ns), _oldest(queues, now_ns), self._window.load(self._per_frame_ns, now_ns),
             self._impossible(plans, times, clock_hz), pace_ns > 0, self.asked,
-        )  # fmt: skip
+        )
         before = self.standing
         self.standing = degradation.decide(self._policy.rules, before, self._facts, now_ns)
         if self.level is not before.level:
@@ -178,7 +178,7 @@ class Relief:
             "level": int(standing.level), "meaning": MEANINGS[standing.level], "reason": standing.reason,
             "exhausted": standing.exhausted, "lost": round(facts.lost, 4), "age": round(facts.age, 4),
             "load": round(facts.load, 4), "impossible": {str(int(n)): why for n, why in facts.impossible.items()},
-        }  # fmt: skip
+        }
 
     @property
     def problem(self) -> str:
@@ -197,4 +197,4 @@ def _oldest(queues: Queues, now_ns: int) -> float:
         ((now_ns - f.received_ns) / max(1, f.deadline_ns - f.received_ns) for f in waiting
          if f.rank != RANKS["best_effort"]),
         default=0.0,
-    )  # fmt: skip
+    )

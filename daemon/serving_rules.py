@@ -45,7 +45,7 @@ def relief_policy(config: Config) -> Policy:
         told.enter_lost_percent / 100, told.enter_age_percent / 100, int(told.enter_after_ms * 1e6),
         told.leave_lost_percent / 100, told.leave_age_percent / 100, told.leave_load_percent / 100,
         int(told.leave_after_s * 1e9),
-    )  # fmt: skip
+    )
     optional = frozenset(name for name, camera in config.cameras.items() if camera.optional)
     held = {n: int(camera.held_age_max_ms * 1e6) for n, camera in config.cameras.items() if camera.degraded == "held"}
     return Policy(rules, optional, held)

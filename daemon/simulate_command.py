@@ -99,7 +99,7 @@ def _ambient(text: str) -> float | str:
 def run(options: argparse.Namespace) -> int:
     named = [("policy", options.policy), ("load", options.load), ("plan", options.plan),
              ("configuration", options.config), ("file of faults", options.faults),
-             ("ambient file", Path(options.ambient) if isinstance(options.ambient, str) else None)]  # fmt: skip
+             ("ambient file", Path(options.ambient) if isinstance(options.ambient, str) else None)]
     inputs = [(what, path) for what, path in named if path is not None]
     if missing := named_inputs.refused(SAID, [path for _, path in inputs]):
         return missing

@@ -102,7 +102,7 @@ def to_json(told: Told) -> dict[str, Any]:
     """Everything as one object."""
     every = max(1, -(-len(told.seconds) // SERIES_MAX))
     points = [_point(told.seconds[i : i + every], told.frames[i : i + every])
-              for i in range(0, len(told.seconds), every)]  # fmt: skip
+              for i in range(0, len(told.seconds), every)]
     series = {name: [point[name] for point in points] for name in points[0]}
     return {"what": SIMULATED, **told.about, "summary": summary(told), "series": series}
 
@@ -120,7 +120,7 @@ def _point(seconds: Sequence[Second], frames: Sequence[Counts]) -> dict[str, Any
         "ambient_c": mean("ambient_c", 2), "clock_mhz": _clock_mhz(seconds), "cap_mhz": mean("cap_mhz", 1),
         "busy": mean("busy", 4), "fan_pwm": mean("fan_pwm", 0), "level": seconds[-1].level,
         **{name: sum(getattr(f, name) for f in frames) for name in OUTCOMES},
-    }  # fmt: skip
+    }
 
 
 # -- for a person's terminal ---------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def lines(told: Told) -> list[str]:
     about = told.about
     text = [f"{about['title']}, mode {about['mode']}, policy {about['policy']}: {SIMULATED}",
             f"  frames   {about['frame_time']}", f"  load     {about['load']}", f"  ambient  {about['ambient']}",
-            "", *table(("", "value", "of"), _rows(about, summary(told)))]  # fmt: skip
+            "", *table(("", "value", "of"), _rows(about, summary(told)))]
     happened = list(events(told.seconds))
     text += [""] if happened else []
     text += [f"{clock(event['at_s']):>9}  {event['text']}" for event in happened[:8]]
@@ -142,7 +142,7 @@ def lines(told: Told) -> list[str]:
     plots = (("board power", "W", [s.board_w for s in seconds]), ("junction", "C", [s.tj_c for s in seconds]),
              ("GPU clock while busy", "MHz", [s.clock_mhz for s in seconds]),
              ("answered", "frames/s", [f.answered / s.lasted_s for f, s in pairs]),
-             ("expired", "frames/s", [f.expired / s.lasted_s for f, s in pairs]))  # fmt: skip
+             ("expired", "frames/s", [f.expired / s.lasted_s for f, s in pairs]))
     for title, unit, values in plots:
         if title == "expired" and not told.counts.expired:
             continue
@@ -155,7 +155,7 @@ def _rows(about: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, str, 
     frames, near = found["frames"], f"{about['tolerance_w']:g} W"
     within = "-" if found["within_tolerance"] is None else f"{found['within_tolerance']:.2%}"
     share = {name: f"{frames[name] / frames['offered']:.2%}" if frames["offered"] else "-"
-             for name in ("answered", "expired", "dropped", "waiting")}  # fmt: skip
+             for name in ("answered", "expired", "dropped", "waiting")}
     mhz, joules = found["clock_mhz_mean"], found["j_per_frame"]
     off = found["off_at_s"]
     quiet = "" if about["quiet_tj_limit_c"] is None else f" ({about['quiet_tj_limit_c']:g} C when quiet)"
@@ -201,15 +201,15 @@ def picture(told: Told) -> bytes:
     at_s = [s.at_s + s.lasted_s / 2 for s in seconds]
     length_s = seconds[-1].at_s + seconds[-1].lasted_s
     rates = {name: [getattr(f, name) / s.lasted_s for f, s in zip(told.frames, seconds, strict=True)]
-             for name in OUTCOMES}  # fmt: skip
+             for name in OUTCOMES}
     frames = [Line("offered", at_s, rates["offered"], panels.GREY, ranged=False),
               Line("answered", at_s, rates["answered"], panels.BLUE, ranged=False),
-              Line("expired", at_s, rates["expired"], panels.RED, ranged=False)]  # fmt: skip
+              Line("expired", at_s, rates["expired"], panels.RED, ranged=False)]
     if told.counts.dropped:
         frames.append(Line("dropped", at_s, rates["dropped"], panels.PURPLE, ranged=False))
     temperatures = [Level(f"throttle {about['throttle_c']:g} °C", about["throttle_c"], panels.RED),
                     Level(f"limit {about['tj_limit_c']:g} °C", about["tj_limit_c"], panels.ORANGE),
-                    Level(f"warning {about['tj_warn_c']:g} °C", about["tj_warn_c"])]  # fmt: skip
+                    Level(f"warning {about['tj_warn_c']:g} °C", about["tj_warn_c"])]
     power = [Line("board", at_s, [s.board_w for s in seconds])]
     budget: list[Level] = []
     if len({s.budget_w for s in seconds}) == 1:
@@ -227,4 +227,4 @@ def picture(told: Told) -> bytes:
             Panel("GPU clock, MHz", [Line("while busy", at_s, [s.clock_mhz for s in seconds], panels.GREEN)],
                   [Level(f"highest {about['top_mhz']:g}", about["top_mhz"])], from_zero=True),
             Panel("Frames a second", frames, from_zero=True),
-        ], told.marks)  # fmt: skip
+        ], told.marks)

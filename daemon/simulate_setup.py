@@ -102,7 +102,7 @@ def set_up(options: argparse.Namespace) -> Setup:
     start_s = _start(options, policy)
     about = {**_about(facts, policy, mode, options), "top_mhz": simulated.gpu_clocks_hz()[-1] / 1e6,
              "frame_time": times.what, "load": _load_in_words(load_trace, deadline_ns, rules, options.load),
-             "ambient": _ambient_in_words(ambient, options.ambient)}  # fmt: skip
+             "ambient": _ambient_in_words(ambient, options.ambient)}
     promised = [ns for name, ns in deadline_ns.items()
                 if config is None or config.cameras[name].priority != "best_effort"]
     tightest_ns = min(promised, default=ALWAYS_NS)
@@ -159,7 +159,7 @@ def _cameras(load_trace: Mapping[str, Series], config: Config | None,
                                       "`camera` that says whose frames they are"])
         load_trace = {next(iter(config.cameras)): load_trace[ANY_CAMERA]}
     problems = [f"{options.load}: {options.config} has no camera {name!r} (known: {known})"
-                for name in load_trace if name not in config.cameras]  # fmt: skip
+                for name in load_trace if name not in config.cameras]
     if problems:
         raise Refused(Exit.DATA, problems)
     return load_trace, {name: int(config.cameras[name].deadline_ms * 1e6) for name in load_trace}
@@ -190,7 +190,7 @@ def _rules(config: Config | None) -> LineRules:
 
 
 def _times(options: argparse.Namespace, board: dict[str, Any], mode: Mode, simulated: SimulatedBoard,
-           rules: LineRules) -> ServiceTimes:  # fmt: skip
+           rules: LineRules) -> ServiceTimes:
     if options.plan is None:
         frame_ms, mhz = options.frame_ms
         return StatedTimes(frame_ms, mhz, rules.batch.max_size)
@@ -245,11 +245,11 @@ def _about(facts: BoardFacts, policy: Policy, mode: Mode, options: argparse.Name
         "tj_warn_c": policy.tj_warn_mc / 1000, "tj_limit_c": policy.tj_limit_mc / 1000,
         "quiet_tj_limit_c": None if policy.quiet is None else policy.quiet.tj_limit_mc / 1000,
         "throttle_c": facts.throttle_mc / 1000,
-    }  # fmt: skip
+    }
 
 
 def _load_in_words(load_trace: Mapping[str, Series], deadline_ns: Mapping[str, int], rules: LineRules,
-                   path: Path) -> str:  # fmt: skip
+                   path: Path) -> str:
     of = "" if set(load_trace) == {ANY_CAMERA} else f" of {', '.join(sorted(load_trace))}"
     deadlines = ", ".join(f"{ns / 1e6:g}" for ns in sorted(set(deadline_ns.values())))
     repeat_s = max(series.repeat_s for series in load_trace.values())

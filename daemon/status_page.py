@@ -130,7 +130,7 @@ def _energy(energy: dict[str, Any]) -> str:
         f"<tr><td>{escape(model)}<td>{escape(camera)}<td class=n>{told['joules']:.1f}<td class=n>{told['frames']}"
         f"<td class=n>{energy_view.each(told)}"
         for model, figures in energy["models"].items() for camera, told in figures["cameras"].items()
-    )  # fmt: skip
+    )
     head = "<th>model<th>camera<th class=n>J above idle<th class=n>frames<th class=n>J a frame"
     table = f"<table><tr>{head}{rows}</table>"
     return f"<h2>Energy</h2><p>{said}" + (table if rows and energy["board_joules"] is not None else "")

@@ -21,7 +21,7 @@ FOLDERS = tuple(
         "/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
         "/lib/systemd/system",
     )
-)  # fmt: skip
+)
 CGROUP = Path("/proc/self/cgroup")
 BYTES_MAX = 1 << 20
 DEFAULT_S = 90.0  # DefaultTimeoutStartSec=, DefaultTimeoutStopSec= where system.conf says nothing
@@ -31,7 +31,7 @@ SPAN_UNITS_S = {
     "seconds": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0, "h": 3600.0, "hr": 3600.0, "hour": 3600.0,
     "hours": 3600.0, "d": 86_400.0, "day": 86_400.0, "days": 86_400.0, "w": 604_800.0, "week": 604_800.0,
     "weeks": 604_800.0,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def build_result(
     fields: dict[str, Any] = {
         "v": 1, "camera": camera, "seq": seq, "trigger": trigger, "ts_ns": ts_ns, "clock": clock, "outcome": outcome,
         "reason": reason,
-    }  # fmt: skip
+    }
     if model is not None:
         fields["model"] = model
     if generation is not None:
@@ -148,7 +148,7 @@ def parse_result(parts: Sequence[bytes]) -> Result:
     if get("v") != 1 or get("outcome") not in OUTCOMES:
         raise _bad(f"says version {str(get('v'))[:20]} and outcome {str(get('outcome'))[:20]!r}")
     for name, kind in (("camera", str), ("trigger", str), ("clock", str), ("reason", str), ("model", str),
-                       ("seq", int), ("ts_ns", int), ("generation", int)):  # fmt: skip
+                       ("seq", int), ("ts_ns", int), ("generation", int)):
         if get(name) is not None and type(get(name)) is not kind:
             raise _bad(f"field {name!r} is not {kind.__name__}")
     objects, classes, latency_ms = get("objects", []), get("classes", []), get("latency_ms", {})
@@ -163,7 +163,7 @@ def parse_result(parts: Sequence[bytes]) -> Result:
         get("camera"), get("seq"), get("trigger"), get("ts_ns"), get("clock"), fields["outcome"], get("reason"),
         get("repeated") is True, get("model"), get("generation"), objects, classes, latency_ms, raw=fields,
         rows_kept=get("rows_kept") is not False, held=held,
-    )  # fmt: skip
+    )
     if len(parts) == 3:
         _attach_rows(result, parts[2], get("shape"))
     return result

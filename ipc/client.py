@@ -126,7 +126,7 @@ class Publisher:
         stamp_ns = time.monotonic_ns() if ts_ns is None else ts_ns
         header = wire.build_header(
             seq=number, trigger=trigger, ts_ns=stamp_ns, clock=clock, deadline_ms=deadline_ms, cls=cls, **fields,
-        )  # fmt: skip
+        )
         if number in self._outstanding:
             raise ClientError(f"seq {number} is still unanswered: give each frame a seq of its own")
         parts = (self.camera.encode(), header, payload)

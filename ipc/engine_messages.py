@@ -22,11 +22,11 @@ STATUS_OK, STATUS_ERROR = 0, 1
 ENCODING_CODES = {
     "bgr8": 1, "rgb8": 2, "mono8": 3, "nv12": 4, "i420": 5, "bayer_rggb8": 6, "jpeg": 7, "tensor": 8,
     "yuv420": 16, "yuv422": 17, "yuv444": 18, "gray": 21,
-}  # fmt: skip
+}
 ENCODING_NAMES = {code: name for name, code in ENCODING_CODES.items()}
 DTYPE_CODES = {
     "uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float16": 6, "float32": 7, "float64": 8,
-}  # fmt: skip
+}
 DTYPE_NAMES = {code: name for name, code in DTYPE_CODES.items()}
 
 _BATCH = struct.Struct("<QIHH")  # batch_id, epoch, model, area

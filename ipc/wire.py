@@ -22,7 +22,7 @@ __all__ = [
     "CLASSES", "CLOCKS", "DTYPE_BYTES", "ENCODINGS", "OUTCOMES", "PACKED_BYTES", "REASONS", "Header", "Result",
     "WireError", "build_header", "build_result", "check_payload", "parse_camera", "parse_header", "parse_result",
     "result_topic",
-]  # fmt: skip
+]
 
 VERSION = 1
 CAMERA_BYTES_MAX = 64
@@ -42,11 +42,11 @@ PACKED_BYTES = {"bgr8": 3, "rgb8": 3, "mono8": 1, "bayer_rggb8": 1}  # bytes per
 ENCODINGS = ("bgr8", "rgb8", "mono8", "nv12", "i420", "bayer_rggb8", "jpeg", "tensor")
 DTYPE_BYTES = {
     "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "float16": 2, "float32": 4, "float64": 8,
-}  # fmt: skip
+}
 REASONS = (
     "parts", "bad_camera", "header_too_large", "header_not_json", "missing_field", "bad_field", "bad_version",
     "unsupported", "payload_length", "frame_too_large", "bad_result",
-)  # fmt: skip
+)
 
 
 @dataclass(slots=True)

@@ -219,7 +219,7 @@ class EnergyMeter:
                         "cameras": {camera: _figures([account]) for camera, account in cameras.items()}}
                 for model, cameras in self._accounts.items()
             },
-        }  # fmt: skip
+        }
 
 
 def _figures(accounts: Iterable[_Account]) -> dict[str, Any]:

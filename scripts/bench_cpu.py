@@ -61,7 +61,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench_cpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example: scripts/bench_cpu --rounds 40",
-    )  # fmt: skip
+    )
     parser.add_argument("--repetitions", type=int, default=60, help="turns of each executor (default 60)")
     parser.add_argument(
         "--rounds", type=int, default=40, help="turns of daemon and bare loop for each size (default 40)"

@@ -112,10 +112,10 @@ def rows_of(built: Sequence[Built], board: Board) -> list[tuple[str, ...]]:
 
 
 def _row(built: Built, name: str, program: Program, hz: int, cost: InferenceCost,
-         first: InferenceCost) -> tuple[str, ...]:  # fmt: skip
+         first: InferenceCost) -> tuple[str, ...]:
     return (name, str(len(program.steps)), str(program.batch), f"{hz / 1e6:g}", f"{cost.ns / 1e6:.3f}",
             f"{cost.board_mw / 1000:.1f}", f"{cost.joules * 1e3:.2f}", f"{cost.joules_above_idle * 1e3:.2f}",
-            f"{cost.gb_per_s:.1f}", f"{cost.joules / first.joules:.0%}", built.accuracy)  # fmt: skip
+            f"{cost.gb_per_s:.1f}", f"{cost.joules / first.joules:.0%}", built.accuracy)
 
 
 def _built(model: str, measure: Measure, options: argparse.Namespace) -> Built:

@@ -80,7 +80,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="scripts/bench_failover", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="classes:\n" + "\n".join(f"  {c.name:13} {c.what}" for c in CASES)
         + "\n\nexample: scripts/bench_failover --faults 200 --classes sigkill,sigstop",
-    )  # fmt: skip
+    )
     parser.add_argument("--faults", type=int, default=5, help="faults of each class (default 5)")
     parser.add_argument("--classes", default=",".join(names), help="separated by commas (default: all)")
     parser.add_argument("--rate", type=float, default=40.0, metavar="HZ", help="frames a second (default 40)")
@@ -103,7 +103,7 @@ def strike_all(case: Case, options: argparse.Namespace, folder: Path, plan: Path
     config = {
         "models": {"m": {"plan": str(plan)}}, "cameras": {"line1": {"model": "m"}}, "engine": case.engine,
         "stop": {"drain_timeout_s": 30},
-    }  # fmt: skip
+    }
     outcome, chance = Outcome(case), random.Random(options.seed)
     with Service(folder / case.name, config) as service:
         with Load(service, frames, options.rate, encoding=encoding) as load:

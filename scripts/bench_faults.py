@@ -168,7 +168,7 @@ CASES = [
     Case("cuda-lost", "device lost", _control("device_lost graph=+1 pid={pid} once"), ("reported",), CUDA),
     Case("cuda-hang", "a kernel never ends", _control("hang graph=+1 pid={pid} once"), ("batch_overdue",), CUDA | HANG),
     Case("cuda-spawn", "no device memory for the next", starve_gpu, ("died", "reported"), CUDA, False, feed_gpu),
-]  # fmt: skip
+]
 
 
 def find_virtual_gpu(folder: Path) -> Path:

@@ -126,7 +126,7 @@ class Bench:
             x_group=layer.cin * item, y_frame=layer.out**2 * layer.cout * item, y_pitch=layer.cout * item,
             channels=layer.cout, steps=packed.steps, stored=layer.cout,
             low=-128 if self.kind == "s8" else -np.inf, high=127 if self.kind == "s8" else np.inf,
-        )  # fmt: skip
+        )
         if splits > 1:
             held += [device.zeros(partial_bytes(tile, blocks)), device.zeros(blocks[0] * blocks[1] * 4)]
             arguments.partial, arguments.arrived = int(held[-2]), int(held[-1])
@@ -229,7 +229,7 @@ def cudnn_microseconds(layer: Layer) -> float | None:
 
 HEAD_LAYERS = (
     "layer", "type", "chosen tile", "us", "TOP/s", "fastest", "us", "chosen/fastest", "copy us", "/copy", "/cuDNN f16",
-)  # fmt: skip
+)
 
 
 def measure_layers(device: Device) -> list[list[str]]:
@@ -255,14 +255,14 @@ def measure_layers(device: Device) -> list[list[str]]:
                 str(layer), kind, f"{chosen[0]} k{chosen[1]}", f"{ours:.1f}", f"{2e-6 * layer.macs / ours:.1f}",
                 f"{best[0]} k{best[1]}", f"{times[best]:.1f}", f"{ours / times[best]:.2f}", f"{copy:.1f}",
                 f"{ours / copy:.1f}", "" if cudnn is None else f"{ours / cudnn:.2f}",
-            ])  # fmt: skip
+            ])
             print("  ".join(rows[-1]), flush=True)
     return rows
 
 
 HEAD_FRAMES = (
     "model", "precision", "batch", "steps", "on the CPU", "segments", "ms a frame", "CPU executor ms", "CPU / GPU",
-)  # fmt: skip
+)
 
 
 def plan_of(folder: Path, model: str, precision: str) -> Path:
@@ -298,14 +298,14 @@ def measure_frames(device: Device, folder: Path) -> list[list[str]]:
                     rows.append([
                         model, precision, str(batch), str(len(cuda.program.steps)), str(len(cuda.cpu_steps)),
                         str(segments), f"{ours / batch:.3f}", f"{theirs / batch:.2f}", f"{theirs / ours:.1f}",
-                    ])  # fmt: skip
+                    ])
                 print("  ".join(rows[-1]), flush=True)
     return rows
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench_gpu", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
     if any(os.environ.get(name) != value for name, value in ONE_THREAD.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ONE_THREAD})

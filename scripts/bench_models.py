@@ -82,18 +82,18 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench_models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example: scripts/bench_models --only text-detection",
-    )  # fmt: skip
+    )
     parser.add_argument("--models", type=Path, default=FETCHED, metavar="DIR",
-                        help="where scripts/fetch_models put them (default build/models)")  # fmt: skip
+                        help="where scripts/fetch_models put them (default build/models)")
     parser.add_argument("--only", metavar="NAME", help="models whose name starts so")
     parser.add_argument("--fp32-only", action="store_true", help="no INT8: minutes instead of half an hour")
     parser.add_argument("--pictures", type=int, default=COUNT,
-                        help=f"of each set, a quarter of them held back (default {COUNT})")  # fmt: skip
+                        help=f"of each set, a quarter of them held back (default {COUNT})")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS, help=f"turns of each (default {REPETITIONS})")
     parser.add_argument("--json", type=Path, metavar="FILE",
-                        help="all figures, written after every model; what FILE has of other models stays")  # fmt: skip
+                        help="all figures, written after every model; what FILE has of other models stays")
     parser.add_argument("--markdown", type=Path, metavar="FILE",
-                        help="writes the table of docs/measurements/models.md, of all models in --json")  # fmt: skip
+                        help="writes the table of docs/measurements/models.md, of all models in --json")
     options = parser.parse_args()
     if options.pictures < 4 or options.repetitions < 1:
         parser.error("--pictures must be at least 4, --repetitions at least 1")

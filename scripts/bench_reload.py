@@ -95,7 +95,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="scripts/bench_reload", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="bad reloads:\n" + "\n".join(f"  {n:2} {case.name}" for n, case in enumerate(BAD))
         + "\n\nexample: scripts/bench_reload --reloads 300 --bad 50",
-    )  # fmt: skip
+    )
     parser.add_argument("--reloads", type=int, default=20, help="good reloads (default 20)")
     parser.add_argument("--bad", type=int, default=len(BAD), help=f"bad reloads (default {len(BAD)}: one of each kind)")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the bad kind to begin with (default 0)")
@@ -207,7 +207,7 @@ def report(course: Course, load: Load, status: dict[str, Any], options: argparse
         [name, f"{sum(w.end - w.begin for w in spans) / SECOND_NS:.0f}", late[name][0], late[name][1],
          f"{100 * _share(late[name]):.3f} %", *(f"{x:.1f}" for x in _three(gaps[name]))]
         for name, spans in windows.items()
-    ]  # fmt: skip
+    ]
     head = ["seconds", "s", "frames", "late", "share", "added gap P50 ms", "P99", "max"]
     print("\n".join(["", *table(head, rows), ""]))
     took = [(w.end - w.begin) / 1e6 for w in course.reloads]

@@ -50,7 +50,7 @@ def good(plans: Plans, number: int, deadline_ms: float) -> dict[str, Any]:
     names: list[dict[str, Path]] = [
         {"v1": plans.first}, {"v1": plans.second}, {"v1": plans.other}, {"v1": plans.first, "v2": plans.second},
         {"v1": plans.second},
-    ]  # fmt: skip
+    ]
     models = names[number % len(names)]
     shares = {"v1": 90, "v2": 10} if "v2" in models else "v1"
     return {
@@ -305,7 +305,7 @@ BAD = [
     Bad("no memory for engines", LOST + r".*memory", _starved),
     Bad("an engine that dies at its start", LOST + r"its process ended", lambda b: _killed(b, "orind-engine")),
     Bad("the checker dies", r"the checker process ended", lambda b: _killed(b, "orind-checker")),
-]  # fmt: skip
+]
 
 
 def matches(case: Bad, said: str) -> bool:

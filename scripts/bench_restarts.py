@@ -39,7 +39,7 @@ def main() -> int:
         print(f"bench_restarts: {reason}", file=sys.stderr)
         return 1
     turns = [kind for i in range(max(options.graceful, options.kills)) for kind, n in
-             zip(KINDS, (options.graceful, options.kills), strict=True) if i < n]  # fmt: skip
+             zip(KINDS, (options.graceful, options.kills), strict=True) if i < n]
     whose = f"socket held by {SOCKET}" if options.socket else "socket bound by orind"
     print(f"{options.graceful} x systemctl restart, {options.kills} x kill -9 of main, {RATE_HZ:g} frames/s, {whose}")
     print(harness.machine(), flush=True)
@@ -61,7 +61,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench_restarts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example: scripts/bench_restarts --graceful 10 --kills 10",
-    )  # fmt: skip
+    )
     parser.add_argument("--graceful", type=int, default=10, metavar="N", help="systemctl restart so often (10)")
     parser.add_argument("--kills", type=int, default=10, metavar="N", help="kill -9 of main so often (10)")
     parser.add_argument("--socket", action="store_true", help="with orind.socket, which then is never refused")
@@ -71,7 +71,7 @@ def _options() -> argparse.Namespace:
 def report(result: Restarts, others: Knocking) -> int:
     """The table, then the verdict: the exit code."""
     rows = [[kind, len(gaps), f"{statistics.median(gaps):.0f}", f"{max(gaps):.0f}"]
-            for kind, gaps in result.gaps_ms.items() if gaps]  # fmt: skip
+            for kind, gaps in result.gaps_ms.items() if gaps]
     print("\n".join(["", *table(["without an answer, ms", "restarts", "P50", "max"], rows), ""]))
     poor = [f"frame {a.result.seq}: {a.result.outcome}, {a.result.reason}" for a in result.load.not_ok()]
     lost, twice = result.unanswered(), result.answered_twice()

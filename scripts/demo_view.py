@@ -141,7 +141,7 @@ def summary(
              f"{failover['frames']} frames in flight, all answered" if failover else "no failover"],
             ["reload", f"{gap_ms(line.answers, reload_at, period_ms):.1f}", f"done after {reload_s * 1e3:.0f} ms"],
         ],
-    )  # fmt: skip
+    )
     frames = status["frames"]
     lines += [
         "",

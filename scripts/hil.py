@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(f"hil: {line}" for line in problems), file=sys.stderr)
         return Exit.CONFIGURATION if all(path.exists() for path in paths) else Exit.NO_INPUT
     place = Place(options.board, options.device or ("cuda" if options.board == "real" else "cpu"), options.seed,
-                  options.root, options.ambient, options.wiring or "", restore_file)  # fmt: skip
+                  options.root, options.ambient, options.wiring or "", restore_file)
     if place.kind == "real" and (why := refusal(place, cases, options.yes_this_is_a_test_board, options.run_dir)):
         print(f"hil: {why}", file=sys.stderr)
         return Exit.USAGE
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scripts/hil", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example: scripts/hil configs/hil/power-step.yaml --board virtual\n         scripts/hil --all",
-    )  # fmt: skip
+    )
     parser.add_argument("scenarios", nargs="*", type=Path, metavar="SCENARIO.yaml", help="what to run (docs/hil.md)")
     parser.add_argument("--all", action="store_true", help="every scenario of configs/hil")
     parser.add_argument("--board", choices=("virtual", "real"), default="virtual", help="default virtual")
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", help="of the engines (default: virtual cpu, real cuda)")
     real = parser.add_argument_group("a real board")
     real.add_argument("--yes-this-is-a-test-board", action="store_true",
-                      help="it may become hot, lose power budget and engines, and change its mode")  # fmt: skip
+                      help="it may become hot, lose power budget and engines, and change its mode")
     real.add_argument("--ambient", type=float, metavar="C", help="what a thermometer beside it says")
     real.add_argument("--wiring", type=_wiring, metavar="CHIP:LINE",
                       help="a GPIO line that triggers a camera, such as /dev/gpiochip0:144")
@@ -153,7 +153,7 @@ def refusal(place: Place, cases: Sequence[Case], sure: bool, run_dir: Path) -> s
     """Why nothing may be run on this real board, and what to do; '' where it may."""
     if not sure:
         return ("a real board gets hot, loses engines and has its clocks and its mode changed: name a board that "
-                "controls nothing, and add --yes-this-is-a-test-board")  # fmt: skip
+                "controls nothing, and add --yes-this-is-a-test-board")
     compatible = Sysfs(place.root).read_compatible()
     if SOC not in compatible:
         what = f"it says {compatible[0]}" if compatible else "it has no device tree"
@@ -171,7 +171,7 @@ def refusal(place: Place, cases: Sequence[Case], sure: bool, run_dir: Path) -> s
         return str(error)
     if recorded.mode is not None and holding_mode(Sysfs(place.root)) is None:
         return (f"power mode {recorded.mode} waits for a boot, and a run would take it back for good: boot the board, "
-                "or enter another mode (orind power modes)")  # fmt: skip
+                "or enter another mode (orind power modes)")
     if locked := hil_settings.not_writable(recorded):
         return f"/{locked[0]} cannot be written ({len(locked)} such settings); run it as root: sudo scripts/hil ..."
     return ""
@@ -250,7 +250,7 @@ def run_one(case: Case, place: Place, folder: Path, note_daemon: Any) -> Outcome
     with tempfile.TemporaryDirectory(prefix="orind-") as work:
         board = _board(case, place, Path(work), out)
         runner = Runner(case.scenario, board, case.facts, dict(case.policy), place.device, Path(work), out,
-                        note_daemon, place.wiring)  # fmt: skip
+                        note_daemon, place.wiring)
         try:
             outcome.run = runner.run()
         except (ServiceError, RecordError, PowerError, OSError) as error:
@@ -282,7 +282,7 @@ def judge(limit: Limit, found: dict[str, dict[str, float | None]], kind: str) ->
 def _board(case: Case, place: Place, work: Path, out: Path) -> Board:
     if place.kind == "virtual":
         return VirtualBoard(work, case.facts.name, case.scenario.ambient_c, case.scenario.fan, place.seed,
-                            out / "board.log")  # fmt: skip
+                            out / "board.log")
     breaks = any(step.sensors is not None for step in case.scenario.steps)
     return RealBoard(place.root, case.facts, work / "tap" if breaks else None)
 
@@ -307,7 +307,7 @@ def describe(place: Place) -> dict[str, str]:
     if place.kind == "virtual":
         about["board"] = (f"simulated (power/plant); thermal time constants divided by {FASTER:g}; the engines run on "
                           "the CPU, so that their times do not follow the simulated GPU's clock; its load does follow "
-                          "how busy they are")  # fmt: skip
+                          "how busy they are")
     else:
         sysfs = Sysfs(place.root)
         release = sysfs.read_release() or "not known"

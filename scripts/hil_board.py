@@ -60,7 +60,7 @@ class VirtualBoard:
             sys.executable, "-m", "orind.power.plant", "--root", str(self.root), "--module", module, "--ambient",
             f"{ambient_c:g}", "--seed", str(seed), "--tick-ms", "50", "--busy-file", str(self._busy_file), "--faults",
             str(self._faults_file), "--thermal-speed", f"{FASTER:g}", *(["--fan", fan] if fan else []),
-        ]  # fmt: skip
+        ]
         self._log = log
         self._faults: dict[str, Any] = {}
         self._child: subprocess.Popen[bytes] | None = None

@@ -221,10 +221,10 @@ FIGURES: dict[str, tuple[str, Figure]] = {
     "not_ready_s": ("time without a ready standby, s", lambda v: _whole(v, lambda s: s.state != "serving")),
     "failovers": ("take-overs", lambda v: _rise(v, "failovers")),
     "reloads": ("reloads that took effect", lambda v: _rise(v, "generation")),
-}  # fmt: skip
+}
 
 
 def figures(run: Run) -> dict[str, dict[str, float | None]]:
     """Phase ('': the whole run) -> figure -> value."""
     return {phase: {name: figure(view(run, *span)) for name, (_, figure) in FIGURES.items()}
-            for phase, span in run.phases().items()}  # fmt: skip
+            for phase, span in run.phases().items()}

@@ -129,7 +129,7 @@ def _summary(outcomes: Sequence[Outcome]) -> Markup:
             tag("td", f"{o.run.seconds:.0f}" if o.ran else "", class_="n"), tag("td", _verdict(o.verdict)),
             tag("td", "; ".join(o.reasons())))
         for o in outcomes
-    ]  # fmt: skip
+    ]
     head = tag("tr", *(tag("th", text) for text in ("scenario", "what", "s", "verdict", "why")))
     return tag("table", head, *rows)
 
@@ -139,7 +139,7 @@ def _section(outcome: Outcome, folder: Path) -> Markup:
     parts.append(tag("p", outcome.scenario.title, ". ", outcome.scenario.why))
     if outcome.reasons():
         parts.append(tag("ul", *(tag("li", reason) for reason in outcome.reasons()),
-                         class_="fail" if outcome.failed else "none"))  # fmt: skip
+                         class_="fail" if outcome.failed else "none"))
     if outcome.judged:
         parts += [_limits(outcome), _picture(outcome, folder), _course(outcome), _table(outcome)]
     if outcome.ran:
@@ -187,7 +187,7 @@ def _table(outcome: Outcome) -> Markup:
         tag("tr", tag("td", tag("code", name)),
             *(tag("td", _cell(outcome.figures[phase][name]), class_="n") for phase in phases))
         for name in FIGURES
-    ]  # fmt: skip
+    ]
     return tag("details", tag("summary", "all figures by phase"), tag("table", head, *rows))
 
 
@@ -220,7 +220,7 @@ def draw_run(outcome: Outcome) -> bytes:
         return Line(label, at, [getattr(s, name) for s in run.samples], colour, ranged)
 
     rates = [Line(name, [n + 0.5 for n in range(len(counts))], counts, OUTCOME_COLOURS.get(name, GREY), False)
-             for name, counts in _rates(run).items()]  # fmt: skip
+             for name, counts in _rates(run).items()]
     median, longest, times = _latencies(run)
     charts = [
         Panel("Board power as the board shows it, W",
@@ -235,7 +235,7 @@ def draw_run(outcome: Outcome) -> bytes:
         Panel("From sending to the answer, ms (answers ok or degraded)",
               [Line("longest", times, longest, GREY, False), Line("median", times, median, BLUE, False)],
               from_zero=True),
-    ]  # fmt: skip
+    ]
     marks = [Mark(at_s, str(number)) for number, (at_s, _) in enumerate(run.marks, 1)]
     note = "numbers: what was done, listed below" if marks else "nothing was done to the board or the daemon"
     return draw(f"{outcome.name}: {outcome.scenario.title}", note, max(run.seconds, 1.0), charts, marks)

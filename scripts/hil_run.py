@@ -107,7 +107,7 @@ class Runner:
     """Plays a scenario. `out`: the folder for everything that is kept; `work`: short paths for sockets, thrown away."""
 
     def __init__(self, scenario: Scenario, board: Board, facts: BoardFacts, policy: dict[str, Any], device: str,
-                 work: Path, out: Path, on_started: Callable[[int], None], wiring: str) -> None:  # fmt: skip
+                 work: Path, out: Path, on_started: Callable[[int], None], wiring: str) -> None:
         """on_started: told the daemon's process id before anything is changed. wiring: the line of `trigger`, or ''."""
         self._scenario, self._board, self._facts, self._policy = scenario, board, facts, policy
         self._device, self._work, self._out, self._on_started = device, work, out, on_started
@@ -152,7 +152,7 @@ class Runner:
         config: dict[str, Any] = {
             "models": {"parts": {"plan": str(part_plan())}}, "cameras": cameras, "power": power,
             "engine": {**ENGINE, "device": self._device},
-        }  # fmt: skip
+        }
         if self._device.startswith("cuda"):
             config["engine"]["cpu_steps"] = "allow"  # steps without a CUDA kernel yet; the log names them
         if (trigger := self._scenario.trigger) is not None:
@@ -234,7 +234,7 @@ class Runner:
                     Frame(name, sent.seq, at_s) if answer is None else
                     Frame(name, sent.seq, at_s, answer.at_ns / 1e9 - self._began_s, answer.result.outcome,
                           answer.result.reason or "")
-                )  # fmt: skip
+                )
         if self._pulses is not None:
             run.frames += self._pulses.frames
             run.surplus += self._pulses.surplus

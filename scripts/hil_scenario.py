@@ -29,7 +29,7 @@ SECONDS_MAX = 7200.0
 SLACK_MS = 200.0  # of a result that comes at the deadline, on its way
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le, ">=": operator.ge, "==": operator.eq, "<": operator.lt, ">": operator.gt,
-}  # fmt: skip
+}
 _LIMIT = re.compile(
     r"(?:([A-Za-z0-9_-]+)\.)?([a-z0-9_]+)\s*(<=|>=|==|<|>)\s*(-?[0-9]+(?:\.[0-9]+)?)(?:\s+on\s+(real|virtual))?"
 )

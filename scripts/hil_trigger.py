@@ -61,7 +61,7 @@ class Pulses(threading.Thread):
     """Pulses at a period until stop(), and what came of each. `receive(timeout_s)`: the next result of the camera."""
 
     def __init__(self, camera: str, pulse: Callable[[], int], receive: Callable[[float], Result | None],
-                 period_s: float, began_s: float) -> None:  # fmt: skip
+                 period_s: float, began_s: float) -> None:
         super().__init__(name="pulses", daemon=True)
         self.frames: list[Frame] = []
         self.surplus = 0

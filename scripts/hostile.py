@@ -181,7 +181,7 @@ def garbage(endpoint: str, camera: str, frame: Frame, chance: random.Random) -> 
         [], [b""], [camera.encode()], good[:2], [*good, b"more"], [b"\xff", *good[1:]], [good[0], b"{", good[2]],
         [good[0], b"[" * 2000, good[2]], [good[0], chance.randbytes(64), good[2]], [good[0], b"{}", good[2]],
         [good[0], b'{"v":1,"seq":-1}', good[2]], [b"c" * 65, *good[1:]], [good[0], b"x" * 5000, good[2]],
-    ]  # fmt: skip
+    ]
     told = Told(nameless=len(bad))
     with Dealer(endpoint) as dealer:
         for parts in bad:

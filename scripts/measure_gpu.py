@@ -65,7 +65,7 @@ def run(*command: str, log: Path, **environment: str) -> subprocess.CompletedPro
     """Runs a step; its output goes to `log` too. A step that takes too long ends with 124."""
     try:
         done = subprocess.run(command, cwd=ROOT, env={**ENVIRONMENT, **environment}, capture_output=True, text=True,
-                              check=False, timeout=STEP_LIMIT_S)  # fmt: skip
+                              check=False, timeout=STEP_LIMIT_S)
     except subprocess.TimeoutExpired as late:
         out = late.stdout.decode(errors="replace") if isinstance(late.stdout, bytes) else ""
         done = subprocess.CompletedProcess(command, 124, out, f"not done after {STEP_LIMIT_S} s")
@@ -180,7 +180,7 @@ STEPS: dict[str, tuple[str, Callable[[Report, Path], None]]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/measure_gpu", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the Markdown there too")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep every step's whole output there")
     parser.add_argument("--only", nargs="+", choices=STEPS, default=list(STEPS), help="these steps")

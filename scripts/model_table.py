@@ -145,7 +145,7 @@ def _precision(row: Row) -> str:
 
 
 HEAD = ["model", "nodes -> kernels", "FP32: output", "FP32: worst layer", "FP32 time", "precision", "plan KB",
-        "gate, n", "agreement", "right", "gate", "INT8 alone, calibration pictures", "coded time"]  # fmt: skip
+        "gate, n", "agreement", "right", "gate", "INT8 alone, calibration pictures", "coded time"]
 
 
 def _cells(row: Row) -> list[str]:
@@ -158,7 +158,7 @@ def _cells(row: Row) -> list[str]:
     right = "" if row.right_fp32 is None else f"{row.right_fp32:.3f} -> {row.right_coded:.3f}"
     return [row.name, f"{row.nodes} -> {row.kernels}", _number(row.output), _number(row.layer), row.fp32_time,
             _precision(row) or "FP32", size, gate, agreement, right, _verdict(row.gate), _measure(row.int8),
-            row.coded_time]  # fmt: skip
+            row.coded_time]
 
 
 def summary(rows: Sequence[Row]) -> list[str]:

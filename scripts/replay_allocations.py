@@ -44,7 +44,7 @@ NETWORKS = {
     "part-inspect": (2360, 1920, 616), "blazeface-back": (2470, 4870, 1280), "blazeface-front": (1040, 3040, 492),
     "centerface": (7850, 7690, 13570), "line-segments": (3010, 21850, 8500), "text-direction": (1880, 2490, 450),
     "page-orientation": (10310, 5700, 730), "efficientnet-lite0": (19530, 11610, 3540),
-}  # fmt: skip
+}
 BATCHES = (1, 2, 4, 8)
 PICTURES = ((320, 240), (640, 480), (1280, 720), (1600, 1200), (1920, 1080), (2448, 2048))
 SIDES = (96, 128, 256, 320, 512)
@@ -78,7 +78,7 @@ def work_arrays(width: int, height: int, side: int) -> dict[str, int]:
     return {
         "lines": min(2 * side, height) * width * 3, "plane": plane, "across": 2 * plane, "part": 2 * plane,
         "down": plane, "pixels": 2 * plane, "looked up": side * side,
-    }  # fmt: skip
+    }
 
 
 @dataclass
@@ -256,7 +256,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/replay_allocations", description=(__doc__ or "").split("\n\n")[0],
         epilog="example: scripts/replay_allocations --hours 168 --seed 1",
-    )  # fmt: skip
+    )
     parser.add_argument("--hours", type=float, default=168.0, help="length of the record (default 168, a week)")
     parser.add_argument("--seed", type=int, default=1, help="of the record (default 1)")
     options = parser.parse_args()

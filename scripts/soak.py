@@ -70,7 +70,7 @@ CONFIG: dict[str, Any] = {
     },
     "degradation": {"enter_after_ms": 500, "leave_after_s": 3},
     "health": {"queue_max": 60, "memory_max_percent": 100},
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -114,7 +114,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="scripts/soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="events:\n" + "\n".join(f"  {kind:13} {what}" for kind, what in KINDS.items())
         + "\n\nexample: scripts/soak --minutes 20 --seed 7",
-    )  # fmt: skip
+    )
     parser.add_argument("--minutes", type=float, default=20.0, help="how long (default 20)")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default 0)")
     parser.add_argument("--schedule", action="store_true", help="print the schedule and do nothing")
@@ -204,7 +204,7 @@ def make_cameras(service: Service, seed: int, scale: float) -> dict[str, SteadyC
     pictures, jpeg = part_pictures(8), photographs()
     given: dict[str, tuple[str, Any, str]] = {
         "line1": ("triggers", pictures, "rgb8"), "door": ("push", jpeg, "jpeg"), "live": ("pub", pictures, "rgb8"),
-    }  # fmt: skip
+    }
     return {
         name: SteadyCamera(
             name, f"ipc://{service.run_dir}/{socket}", PATTERNS[name], content, encoding, RATES_HZ[name] * scale,
@@ -255,7 +255,7 @@ def judge(soak: Soak) -> list[str]:
             short = sum(camera.replies[key] != 1 for key in camera.sent)
             if short or camera.surplus:
                 wrong.append(f"camera {camera.camera}: {short} triggers without exactly one reply, "
-                             f"{camera.surplus} replies to nothing")  # fmt: skip
+                             f"{camera.surplus} replies to nothing")
     for told in soak.events.told:
         sure.update(told.sure)
         maybe.update(told.maybe)
@@ -328,12 +328,12 @@ def report(soak: Soak, folder: Path) -> int:
     last = soak.last
     latency = last["latency_ms"]["total"]
     print(f"received {last['frames']['received']}, repeated {last['frames']['repeated']}, generation "
-          f"{last['generation']}, {last['failovers']} failovers, engines lost: {last['losses']}")  # fmt: skip
+          f"{last['generation']}, {last['failovers']} failovers, engines lost: {last['losses']}")
     print(f"latency from capture to answer, ms: P50 {latency['p50']:.1f}, P95 {latency['p95']:.1f}, "
-          f"P99 {latency['p99']:.1f} (all outcomes)")  # fmt: skip
+          f"P99 {latency['p99']:.1f} (all outcomes)")
     print(f"highest level of degradation {max(s.level for s in soak.samples)}; "
           f"waiting for a healthy daemon with a ready standby, s: {spread(soak.events.recoveries_s)}, "
-          f"at most {max(soak.events.recoveries_s):.1f}")  # fmt: skip
+          f"at most {max(soak.events.recoveries_s):.1f}")
     print(f"fragmentation: {soak_watch.fragmented(soak.samples)[1]}")
     print(f"{len(soak.samples)} samples, books exact in {sum(s.gap == 0 for s in soak.samples)} of them")
     for text in unjudged:

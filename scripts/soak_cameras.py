@@ -38,7 +38,7 @@ class SteadyCamera(threading.Thread):
     def __init__(
         self, name: str, endpoint: str, pattern: str, frames: Sequence[NDArray[Any] | bytes], encoding: str,
         rate_hz: float, seed: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(name=f"camera {name}", daemon=True)
         self.camera, self.pattern = name, pattern
         self.sent: list[Key] = []
@@ -65,7 +65,7 @@ class SteadyCamera(threading.Thread):
                 with Publisher(
                     self._endpoint, self.camera, self.pattern, max_outstanding=1000, resend_after_s=600,
                     give_up_after_s=600, linger_s=FLUSH_S,
-                ) as publisher:  # fmt: skip
+                ) as publisher:
                     self._send(publisher)
         except Exception as error:  # noqa: BLE001 whatever it is, the soak's verdict names it
             self.error = f"{type(error).__name__}: {error}"

@@ -44,7 +44,7 @@ class Events:
     def __init__(
         self, service: Service, config: dict[str, Any], plans: list[Path], cameras: dict[str, SteadyCamera],
         frame: Frame,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.told: list[Told] = []
         self.done: list[tuple[float, str]] = []
         self.wrong: list[str] = []

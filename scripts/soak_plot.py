@@ -42,11 +42,11 @@ def draw(
     ]
     height = TOP + len(panels) * (PANEL + GAP)
     parts: list[Markup] = [tag("style", Markup(STYLE)), tag("rect", width=WIDTH, height=height, fill="white"),
-                           tag("text", title, x=LEFT, y=18.0, class_="t"), *_legend()]  # fmt: skip
+                           tag("text", title, x=LEFT, y=18.0, class_="t"), *_legend()]
     for number, (name, series, logarithmic) in enumerate(panels):
         parts += _panel(TOP + number * (PANEL + GAP), name, series, logarithmic, seconds, events)
     return tag("svg", *parts, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH:.0f} {height:.0f}",
-               width=WIDTH, height=height, role="img", aria_label=title)  # fmt: skip
+               width=WIDTH, height=height, role="img", aria_label=title)
 
 
 def latency(seen: Sequence[Seen], seconds: float) -> Series:
@@ -64,7 +64,7 @@ def refused(seen: Sequence[Seen], seconds: float) -> Series:
     for outcome in sorted({s.outcome for s in seen} - {"ok", "degraded"}):
         width_s = seconds / BUCKETS
         counts = {at_s: len(v) / width_s for at_s, v in
-                  _buckets([(s.at_s, 1.0) for s in seen if s.outcome == outcome], seconds)}  # fmt: skip
+                  _buckets([(s.at_s, 1.0) for s in seen if s.outcome == outcome], seconds)}
         found[outcome] = [(at := (n + 0.5) * width_s, counts.get(at, 0.0)) for n in range(BUCKETS)]
     return found
 
@@ -118,7 +118,7 @@ def _panel(
     for kind in ("camera", "reload", "fault"):
         lines = "".join(f"M{across(at):.1f} {y:.1f}v{PANEL:.0f}" for at, what in events if kind_of(what) == kind)
         parts.append(tag("path", d=lines or "M0 0", stroke=MARKS[kind], stroke_width=0.8,
-                         opacity=0.35 if kind == "camera" else 0.6))  # fmt: skip
+                         opacity=0.35 if kind == "camera" else 0.6))
     parts += _grid(low, top, logarithmic, up)
     step = tick_step(seconds, 10)
     for n in range(int(seconds / step + 1e-9) + 1):

@@ -96,7 +96,7 @@ class Watch(threading.Thread):
         return Sample(
             self._at(), status["state"], status["queue"]["length"], frames["in_flight"], status["degradation"]["level"],
             gap, frames["received"], fragmentation(status["engines"]), tuple(processes(self.service.pid)),
-        )  # fmt: skip
+        )
 
     def stop(self) -> None:
         self._over.set()
@@ -162,7 +162,7 @@ def trends(
             by_role[process.role].append(process)
         for role, alive in by_role.items():
             middle = [int(statistics.median_low(values)) for values in
-                      ([p.rss_kib for p in alive], [p.fds for p in alive], [p.threads for p in alive])]  # fmt: skip
+                      ([p.rss_kib for p in alive], [p.fds for p in alive], [p.threads for p in alive])]
             series[role].append((sample.at_s, *middle))
     for role, points in sorted(series.items()):
         if role == "checker" or len(points) < 8:

@@ -169,7 +169,7 @@ def export(detector: Detector, path: Path) -> None:
         warnings.simplefilter("ignore", UserWarning)  # folding is harmless here: the model is not trained on
         torch.onnx.export(model, (torch.zeros(1, 3, SIZE, SIZE),), str(path), input_names=["images"],
                           output_names=["output0"], opset_version=17, dynamo=False,
-                          training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=True)  # fmt: skip
+                          training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=True)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -47,7 +47,7 @@ BEAT_NS, WATCHDOG_MS, DEADLINE_MS, WINDOW_S = 100 * MS, 400, 200, 5
 ENGINE = {
     "heartbeat_missed_ms": 150, "batch_watchdog_ms": WATCHDOG_MS, "golden_interval_s": 1, "golden_timeout_ms": 300,
     "ready_timeout_s": 0.6, "restart_window_s": WINDOW_S,
-}  # fmt: skip
+}
 BUDGETS = (0, 2, 6, 1000)
 CAMERAS = {
     "cam": {"model": "m", "deadline_ms": DEADLINE_MS},
@@ -62,11 +62,11 @@ RING = SlotRing(8, 8192)
 PLAN = ServedPlan(
     "m", -1, "m.plan", "00", 1, ModelSpec("m", "detect", ("a",), (1,), InputSpec(), DecoderSpec(kind="yolo")),
     Interface("int8", (8, 8, 3), 100, 6, ()),
-)  # fmt: skip
+)
 KINDS = (
     "die", "signal", "report", "hang", "pause", "wrong", "unproven", "slow", "slow", "garbage", "miscount", "deaf",
     "bad rows",
-)  # fmt: skip
+)
 
 
 READY = messages.pack_ready(0)

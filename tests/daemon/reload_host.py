@@ -34,7 +34,7 @@ GOOD: dict[str, Any] = {
         "interface": {"input_dtype": "uint8", "input_shape": [4], "rows_max": 4, "row_width": 1, "tensor_shape": [4]},
         "host_bytes": 7, "device_bytes": 9,
     }],
-}  # fmt: skip
+}
 MISTAKES = ["a.yaml:3: x: unknown key", "a.yaml:9: y"]
 BAD: dict[str, Any] = {"problems": MISTAKES, "config": None, "power": None, "plans": []}
 

@@ -205,7 +205,7 @@ def test_status_as_json_and_unfit_to_serve(tmp_path: Path, capsys: Captured) -> 
         ({"ok": False, "result": "refused", "problems": ["a.yaml:3: x", "a.yaml:4: y"], "notes": []}, True, 1,
          "refused\n", "a.yaml:3: x\na.yaml:4: y\n"),
     ],
-)  # fmt: skip
+)
 def test_reload(
     tmp_path: Path, capsys: Captured, answer: dict[str, Any], wait: bool, code: int, out: str, err: str
 ) -> None:
@@ -501,7 +501,7 @@ def test_a_refused_start_leaves_no_run_directory_behind(
         port = taken.getsockname()[1]
         path.write_text(path.read_text().replace(
             "sources: [", f"sources: [{{name: a, endpoint: 'ipc://{{run_dir}}/a'}}, "
-            f"{{name: b, endpoint: 'tcp://127.0.0.1:{port}'}}, "))  # fmt: skip
+            f"{{name: b, endpoint: 'tcp://127.0.0.1:{port}'}}, "))
         before = sorted(tmp_path.iterdir())
         assert cli.main(["serve", str(path)]) == 75
         assert f"tcp://127.0.0.1:{port}" in capsys.readouterr().err

@@ -80,7 +80,7 @@ def test_absolute_paths_stay(tmp_path: Path) -> None:
             "5: cameras.line1.model: should be a model, or a table `MODEL: SHARE` of versions, got 3"]),
         (("line1:", "? [a]\n  :"), None),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_named_with_line_and_remedy(
     tmp_path: Path, change: tuple[str, str], said: list[str] | None
 ) -> None:
@@ -170,7 +170,7 @@ def test_several_mistakes_at_once(tmp_path: Path) -> None:
          ["9: standby.device: cuda:1 is for engine.device = cuda, which is cpu",
           "9: standby.last_resort: cpu is for engine.device = cuda, which is cpu already"]),
     ],
-)  # fmt: skip
+)
 def test_settings_that_contradict_each_other(tmp_path: Path, more: str, said: list[str]) -> None:
     assert problems(tmp_path, GOOD + more + "\n") == said
 

@@ -64,7 +64,7 @@ class House:
         self.daemon = Daemon(
             "/etc/orind.yaml", Candidate(self.config, [plan()], None), self.signals, self.processes, self.poller,
             self.manager,
-        )  # fmt: skip
+        )
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.camera = self.context.socket(zmq.DEALER)
         self.camera.connect(f"ipc://{folder}/in")
@@ -177,16 +177,16 @@ def test_status_has_all_that_others_script_against(house: House) -> None:
     assert [sorted(e) for e in status["engines"]] == [["device", "epoch", "memory", "pid", "role", "state"]] * 2
     assert [(e["role"], e["state"], e["epoch"]) for e in status["engines"]] == [
         ("active", "active", 1), ("standby", "ready", 2),
-    ]  # fmt: skip
+    ]
     assert status["frames"] == {
         "received": 1, "ok": 1, "degraded": 0, "stale": 0, "rejected": 0, "expired": 0, "error": 0, "dropped": 0,
         "in_flight": 0, "repeated": 0,
-    }  # fmt: skip
+    }
     assert set(status["latency_ms"]) >= {"queue", "engine", "total"}
     assert set(status["latency_ms"]["total"]) == {"p50", "p95", "p99"}
     assert status["reload"] == {
         "requested": 0, "done": 0, "rollbacks": 0, "result": "", "can_roll_back": False, "differs": "",
-    }  # fmt: skip
+    }
     assert set(status["power"]) >= {"board_w", "budget_w", "tj_c", "gpu_hz", "gpu_cap_hz"}
     assert (status["energy"]["reason"], status["energy"]["board_joules"]) == (UNMEASURED, None)
     assert list(status["energy"]["models"]["m"]["cameras"]) == ["cam", "live"]

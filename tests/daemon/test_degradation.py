@@ -16,7 +16,7 @@ CALM = Facts(0.0, 0.0, 0.5, {}, False)
 LATE = CALM._replace(lost=0.05)
 OLD = CALM._replace(age=0.8)
 NOTHING = {Level.NO_OPTIONAL: "no camera is optional", Level.NO_BATCHING: "nothing is batched",
-           Level.HELD: "no camera allows held results"}  # fmt: skip
+           Level.HELD: "no camera allows held results"}
 
 
 def over(facts: Facts, seconds: float, standing: Standing = START, now_ns: int = NOW) -> Standing:

@@ -143,7 +143,7 @@ def test_ready_comes_after_the_golden_check_then_batches_are_answered(bench: Ben
     assert (answer.batch_id, answer.epoch, answer.area) == (5, 7, 1)
     assert [(f.status, f.rows, f.detail) for f in answer.frames] == [
         (messages.STATUS_OK, 1, ""), (messages.STATUS_ERROR, 0, "not finite"), (messages.STATUS_OK, 1, ""),
-    ]  # fmt: skip
+    ]
     assert bench.results.read(1, 0, 5, 1, 6).tolist() == [[9.0] * 6] and bench.results.read(1, 2, 5, 1, 6)[0, 0] == 3
     assert (answer.t_pre_ns, answer.t_run_ns) == (11, 22) and answer.t_start_ns <= answer.t_end_ns
     (picture, *_) = bench.model.seen
@@ -227,7 +227,7 @@ def test_a_real_plan_is_served_by_descriptor(bench: Bench, identity_plan: Path) 
     assert memory.kind is Kind.MEMORY
     assert [block[2].partition(": ")[2] for block in memory_report.from_text(memory.text)["blocks"]] == [
         "weights", "work memory", "batch 1"
-    ]  # fmt: skip
+    ]
     assert bench.notice().kind is Kind.READY
     slot = bench.ring.take()
     assert slot is not None
@@ -250,7 +250,7 @@ def start_text(bench: Bench, **changes: object) -> str:
         {"epoch": 1, "device": "cpu", "cpu_steps": False, "heartbeat_ms": NEVER_MS, "others_serve": False,
          "emergency_bytes": 0, "slots": [4, 16_384],
          "results": [2, 4, 24, 1], **changes}
-    )  # fmt: skip
+    )
 
 
 def as_process(bench: Bench, monkeypatch: pytest.MonkeyPatch, start: str, plan: int) -> None:

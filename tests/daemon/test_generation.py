@@ -156,7 +156,7 @@ def test_which_steps_run_on_the_cpu_is_kept_and_logged_once_an_engine(
             "steps": 5, "cpu_steps": 3, "gpu_segments": 2,
             "on_cpu": {"MaxPool": {"count": 2, "names": ["a", "b"]}, "Unary": {"count": 1, "names": ["c"]}},
         }
-    }  # fmt: skip
+    }
     said = [r.getMessage() for r in caplog.records if "model m" in r.getMessage()]
     assert said == [
         f"generation 1: engine {epoch}: model m: 3 of 5 steps run on the CPU (2 MaxPool, 1 Unary), 2 GPU segments"
@@ -170,7 +170,7 @@ def test_which_steps_run_on_the_cpu_is_kept_and_logged_once_an_engine(
         "", "[]", "{}", to_text(1, PLACED, 1), to_text(0, PLACED, 1).replace("5", '"5"', 1),
         to_text(0, PLACED, 1).replace('"a"', "1"), to_text(0, PLACED, 1).replace('"names"', '"name"'),
     ],
-)  # fmt: skip
+)
 def test_a_placement_that_cannot_be_read_ends_the_engine(stage: Stage, text: str) -> None:
     stage.start()
     stage.engines[1].say(messages.pack_placed(0, text))

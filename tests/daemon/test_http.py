@@ -89,7 +89,7 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
                   "level": "free", "reason": "under <budget>", "board": "Orin <x>", "emc_hz": 3_199_000_000,
                   "emc_percent": 41},
         "energy": made_energy(),
-    }  # fmt: skip
+    }
 
 
 class Site:
@@ -184,17 +184,17 @@ def test_metrics_are_what_prometheus_reads(site: Site) -> None:
     families = {family.name: family for family in text_string_to_metric_families(body)}
     value = {
         (s.name, *sorted(s.labels.values())): s.value for family in families.values() for s in family.samples
-    }  # fmt: skip
+    }
     assert value[("orind_healthy",)] == 0 and value[("orind_generation",)] == 3
     assert value[("orind_frames_received_total",)] == 10 and value[("orind_frames_in_flight",)] == 2
     assert {name: value[("orind_frames_outcome_total", name)] for name in OUTCOMES} == {
         **dict.fromkeys(OUTCOMES, 0), "ok": 7, "rejected": 1,
-    }  # fmt: skip
+    }
     assert value[("orind_frames_refused_total", "parts")] == 1
     assert value[("orind_degradation_level",)] == 1 and value[("orind_offered_load",)] == 1.25
     assert {key[1:]: n for key, n in value.items() if key[0] == "orind_model_frames_total" and n} == {
         ("m", "ok"): 6, ("error", "m"): 1,
-    }  # fmt: skip
+    }
     assert value[("orind_model_frames_total", "n", "ok")] == 0
     assert value[("orind_memory_hertz",)] == 3.199e9 and value[("orind_memory_busy_ratio",)] == 0.41
     assert value[("orind_board_watts",)] == 21.5 and ("orind_junction_celsius",) not in value

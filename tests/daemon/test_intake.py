@@ -51,7 +51,7 @@ def test_a_header_may_only_tighten_the_deadline() -> None:
     [("safety", None, "critical"), ("safety", "best_effort", "best_effort"), ("safety", "critical", "critical"),
      ("cam", None, "normal"), ("cam", "critical", "normal"), ("live", "critical", "best_effort"),
      ("live", None, "best_effort")],
-)  # fmt: skip
+)
 def test_a_class_only_lowers_the_cameras_priority(camera: str, named: str | None, rank: str) -> None:
     header = {} if named is None else {"class": named}
     assert intake().parse(frame(camera=camera, **header), NOW, True).rank == RANKS[rank]
@@ -92,7 +92,7 @@ def test_a_stamp_from_the_future_is_replaced_and_counted() -> None:
         (frame(camera="raw", encoding="tensor", dtype="uint8", shape=[8]), "encoding", "takes uint8 [1, 2, 4, 1]"),
         (frame(camera="raw", encoding="tensor", dtype="int8", shape=[1, 2, 4, 1]), "encoding", "got int8"),
     ],
-)  # fmt: skip
+)
 def test_each_refusal_has_its_reason(raw: RawFrame, reason: str, text: str) -> None:
     error = refusal(raw)
     assert error.reason == reason and text in str(error), str(error)
@@ -107,7 +107,7 @@ def test_jpeg_without_workers_is_refused() -> None:
     frame(9, "nobody", trigger="T", ts_ns=5),
     frame(9, "raw", trigger="T", ts_ns=5),
     frame(9, "cam", trigger="T", ts_ns=5, payload=b"x"),
-])  # fmt: skip
+])
 def test_a_refusal_echoes_the_identity(raw: RawFrame) -> None:
     error = refusal(raw)
     assert (error.camera, error.seq, error.trigger, error.ts_ns) == (raw.camera.decode(), 9, "T", 5)

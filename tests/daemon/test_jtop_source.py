@@ -33,7 +33,7 @@ SAMPLE = {
     "began_ns": 100 * S, "interval_s": 0.25, "gpu_hz": 918_000_000, "gpu_permille": 500, "cpu_khz": 1_984_000,
     "fan_permille": 400, "rails": {"VDD_IN": [5_000, 2_400], "VDD_CPU_GPU_CV": [5_000, 1_200], "VDD_SOC": [5_000, 400]},
     "zones": dict.fromkeys(("tj", "cpu", "gpu", "soc0", "soc1", "soc2"), 50_000),
-}  # fmt: skip
+}
 WAIT = "sys.stdin.read()"
 
 
@@ -102,7 +102,7 @@ def test_its_last_words_are_the_reason(reader: Reader) -> None:
     ("print('hot', flush=True)", "jtop: no sample of jtop: b'hot'"),
     (f"sys.stdout.write('x' * {LINE_BYTES_MAX + 1}); sys.stdout.flush()",
      f"jtop: a line of more than {LINE_BYTES_MAX} bytes is no sample"),
-])  # fmt: skip
+])
 def test_nonsense_ends_it(reader: Reader, body: str, reason: str) -> None:
     source = reader.start(f"{body}\n{WAIT}")
     reader.until(lambda: source.read().faults[-1] != "jtop: no sample")
@@ -175,7 +175,7 @@ def test_a_sample_of_the_reader() -> None:
         "interval_s": 0.25, "rails": {"VDD_SOC": [5_000, 1_000], "VDD_IN": [5_000, 1_000]},
         "zones": {"tj": 51_968, "cv0": None}, "gpu_hz": 816_000_000, "gpu_permille": 512, "cpu_khz": 1_200_000,
         "fan_permille": 447,
-    }  # fmt: skip
+    }
     bare = jtop_reader._sample(_Jtop(gpu={}, fan={}, power={"rail": {}, "tot": {"power": 0}}, cpu={"cpu": []}))
     assert bare["rails"] == {} and [bare[name] for name in ("gpu_hz", "cpu_khz", "fan_permille")] == [None] * 3
 
@@ -187,7 +187,7 @@ def test_the_steward_governs_by_what_jtop_says_and_takes_its_death_for_hot(
     cap = plant.root / plant.layout.max_freq
     before = cap.read_text()
     rails = {"VDD_GPU_SOC": [19_000, 940], "VDD_CPU_CV": [19_000, 120], "VIN_SYS_5V0": [5_000, 1_440],
-             "VDDQ_VDD2_1V8AO": [5_000, 320]}  # fmt: skip
+             "VDDQ_VDD2_1V8AO": [5_000, 320]}
     ends = tmp_path / "ends"
     body = f"""import json, os, sys, time
 sample = {SAMPLE | {"rails": rails}!r}
@@ -211,7 +211,7 @@ while not os.path.exists({str(ends)!r}):
     stats = StatsWriter()
     stats.write_counters(5 * MS, 10 * S, 1)
     section = {**SECTION, "root": str(plant.root), "state": str(tmp_path / "state.json"),
-               "jtop_python": str(tmp_path / "python")}  # fmt: skip
+               "jtop_python": str(tmp_path / "python")}
     code, said = run_steward(monkeypatch, stats, section, talk)
     stats.close()
     reports = [message["report"] for message in said if "report" in message]

@@ -27,7 +27,7 @@ Record = Callable[[float], float]  # minutes -> MiB
 def sample(role: str = "engine", pid: int = 7, mib: float = 50, descriptors: int | None = 20, threads: int = 1) -> Any:
     return {
         "role": role, "pid": pid, "private": int(mib * MIB), "descriptors": descriptors, "threads": threads
-    }  # fmt: skip
+    }
 
 
 def play(watch: LeakWatch, record: Record, minutes: float, start: float = 0, role: str = "engine") -> list[float]:

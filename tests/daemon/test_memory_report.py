@@ -75,7 +75,7 @@ def test_many_blocks_are_told_together_and_their_sums_whole(count: int) -> None:
         lambda f: {**f, "blocks": [[0, 1, "x"]]}, lambda f: {**f, "blocks": [[0, "1", "x", 0]]},
         lambda f: {**f, "blocks": [[-1, 5, "x", 0]]}, lambda f: {**f, "blocks": [[0, f["size"] + 1, "x", 0]]},
     ],
-)  # fmt: skip
+)
 def test_what_is_no_report_is_refused(change: Callable[[dict[str, Any]], object]) -> None:
     text = json.dumps(change(json.loads(to_text(reservation("m: weights")))))
     with pytest.raises(ValueError, match="reservation"):
@@ -93,7 +93,7 @@ def test_what_is_no_json_is_refused() -> None:
         (0.0, 7.9, ""), (0.0, 8.0, "8.0 % of its free memory is in pieces, 0.0 % when it was new"),
         (9.0, 9.0, ""), (9.0, 9.5, "9.5 % of its free memory is in pieces, 9.0 % when it was new"), (9.0, 3.0, ""),
     ],
-)  # fmt: skip
+)
 def test_an_engine_is_worn_above_the_limit_and_above_what_it_began_with(
     first: float, percent: float, reason: str
 ) -> None:
@@ -145,7 +145,7 @@ def test_the_map_shows_every_block_what_is_free_and_the_reserve() -> None:
     assert "engine 1, active, on cpu (pid 7, 50.0 MiB of private memory in all)" in said
     assert "<b>" not in picture and "<cuda>" not in picture, "names are escaped"
     for text in ("parts: weights, 1.0 MiB, 0 s old", "<b>&: weights, 1.0 MiB, 0 s old", "emergency reserve, 8.0 MiB",
-                 "free, 53.0 MiB, the largest piece 53.0 MiB", "It has not told yet."):  # fmt: skip
+                 "free, 53.0 MiB, the largest piece 53.0 MiB", "It has not told yet."):
         assert text in said
     rects = xml.dom.minidom.parseString(picture).getElementsByTagName("rect")
     widths = [float(r.getAttribute("width")) for r in rects if r.getAttribute("height") == "46"]

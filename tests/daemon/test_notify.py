@@ -154,5 +154,5 @@ def test_sockets_are_taken_by_the_protocol_and_not_passed_on(tmp_path: Path) -> 
         done = subprocess.run(
             ["bash", "-c", f'exec 3<&{fd}; exec "$0" -c "$1"', sys.executable, code],
             pass_fds=[fd], capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        )
     assert done.stdout == f"ipc://{tmp_path}/s 3 False False\n"

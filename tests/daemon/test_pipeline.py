@@ -42,7 +42,7 @@ def test_a_refused_message_is_answered_to_its_sender(line: Line) -> None:
     line.give(5, "nobody")
     assert [(r["seq"], r["outcome"], r["camera"]) for r in line.published] == [
         (4, "rejected", "cam"), (5, "rejected", "nobody"),
-    ]  # fmt: skip
+    ]
     assert len(line.camera.replies) == 2 and line.ledger.reasons == {"bad_field": 1, "unknown_camera": 1}
 
 
@@ -84,7 +84,7 @@ def test_a_repeat_of_a_frame_in_flight_gets_the_same_answer_once_more(line: Line
     line.serve()
     assert [(r["outcome"], r.get("repeated", False)) for _, r in line.camera.replies] == [
         ("ok", False), ("ok", True), ("ok", True),
-    ]  # fmt: skip
+    ]
     assert line.ledger.received == 1 and line.ledger.repeated == 2
     assert len(line.published) == 1  # a repeat goes to its sender only
 

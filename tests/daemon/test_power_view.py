@@ -24,7 +24,7 @@ POWER: dict[str, Any] = {
     "emc_hz": 3_199_000_000, "emc_percent": 41, "over_current_hz": 0.0, "level": "free", "reason": "612 MHz fits",
     "model": {"bias_w": -0.42, "gain": 1.031}, "rails_w": {"VDD_GPU_SOC": 12.9, "VDD_CPU_CV": 2.1},
     "zones_c": {"tj": 63.25, "gpu": 63.1}, "mode": "MAXN", "waiting_mode": None, "notes": [], "faults": [],
-}  # fmt: skip
+}
 
 
 NO_ENERGY = {"reason": "board power cannot be read, or was not yet", **EnergyMeter().table()}

@@ -41,7 +41,7 @@ def test_it_stands_back_and_comes_back_where_it_may() -> None:
     ("limit", "capability", "may"),
     [(0, False, False), (19, False, False), (20, False, True), (30, False, True), (0, True, True),
      (resource.RLIM_INFINITY, False, True)],
-)  # fmt: skip
+)
 def test_who_could_not_come_back_does_not_stand_back(
     monkeypatch: pytest.MonkeyPatch, limit: int, capability: bool, may: bool
 ) -> None:

@@ -289,7 +289,7 @@ def test_overload_without_anything_to_leave_out_is_told_once_and_in_health(
     relief = line.pipeline.relief
     assert relief.level is Level.FULL and relief.report()["impossible"] == {
         "1": "no camera is optional", "2": "nothing is batched", "3": "no camera allows held results"
-    }  # fmt: skip
+    }
     assert relief.problem.startswith("overload, nothing more to leave out at level 0: ")
     assert sum("nothing more to leave out" in r.getMessage() for r in caplog.records) == 1
     line.check()

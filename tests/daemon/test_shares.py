@@ -16,7 +16,7 @@ from orind.ipc.clock import StampPolicy
 TABLES = (
     {"a": 1}, {"a": 1, "b": 1}, {"a": 90, "b": 10}, {"a": 70, "b": 30}, {"a": 1, "b": 999}, {"a": 5, "b": 0},
     {"a": 3, "b": 2, "c": 1}, {f"m{n}": n for n in range(1, 9)}, {"a": 999, "b": 1000}, {"a": 97, "b": 3},
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("table", [t for t in TABLES if block_length(t) <= BLOCK_MAX], ids=str)
@@ -74,7 +74,7 @@ def test_a_frame_is_routed_by_its_number_and_stays_there_across_a_reload() -> No
     same = Intake(two_versions(other={"model": "v2", "deadline_ms": 5}), {}, StampPolicy())
     assert all(same.readmit(f, 0) is None for f in frames) and [f.model for f in frames] == before
     one = Intake(config(models={"v3": {"plan": "c"}}, cameras={"cam": {"model": "v3", "deadline_ms": 500}}), {},
-                 StampPolicy())  # fmt: skip
+                 StampPolicy())
     assert all(one.readmit(f, 0) is None for f in frames) and {f.model for f in frames} == {"v3"}
 
 

@@ -68,7 +68,7 @@ def test_lines_of_key_paths(tmp_path: Path) -> None:
     document = read(tmp_path, TEXT)
     assert document.value["items"][1] == {"size": 2}
     lines = {(): 1, ("name",): 1, ("items",): 3, ("items", 0, "at", "x"): 5, ("items", 1): 6, ("items", 1, "size"): 6,
-             ("items", 9): 3, ("items", 1, "none"): 6, ("table", "first.dotted"): 8, ("none",): 1, (7,): 9}  # fmt: skip
+             ("items", 9): 3, ("items", 1, "none"): 6, ("table", "first.dotted"): 8, ("none",): 1, (7,): 9}
     assert {path: document.line_of(path) for path in lines} == lines
     assert document.line_of_text("items.1.size: too small") == 6 and document.line_of_text("no key at all") == 1
 
@@ -132,7 +132,7 @@ def test_a_rule_of_a_field_and_rules_of_the_whole(tmp_path: Path) -> None:
     assert problems(tmp_path, "name: x\nitems:\n- size: 11\n") == ["3: items.0.size: must be at most 10"]
     assert problems(tmp_path, "items:\n- size: 1\nname: bad\n") == [
         "2: items.0.size: nor this", "3: name: must not be bad",
-    ]  # fmt: skip
+    ]
 
 
 def test_a_long_value_is_shortened(tmp_path: Path) -> None:

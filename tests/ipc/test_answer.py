@@ -23,7 +23,7 @@ def built() -> list[bytes]:
     return build_result(
         "cam", 5, "T5", 99, "arrival", "degraded", "held result", model="parts", generation=3, objects=[OBJECT],
         latency_ms={"queue": 0.5}, boxes=BOXES,
-    )  # fmt: skip
+    )
 
 
 def test_round_trip() -> None:
@@ -78,7 +78,7 @@ def changed(**fields: Any) -> list[bytes]:
         [*changed(), b"123"], [*changed(), b"1234"], [*changed(shape=[2]), b"1234"], [*changed(shape="x"), b"1234"],
         [*changed(shape=[-1]), b"1234"], [*changed(shape=[1 << 40, 1 << 40]), b"1234"], [*changed(shape=[[]]), b"1234"],
     ],
-)  # fmt: skip
+)
 def test_refuses_a_foreign_result(parts: list[bytes]) -> None:
     with pytest.raises(WireError):
         parse_result(parts)

@@ -50,7 +50,7 @@ def test_a_peer_killed_with_unread_input_still_yields_its_last_answers() -> None
     with subprocess.Popen(
         [sys.executable, "-S", "-c", PEER, str(theirs.fileno())],
         pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as peer:  # fmt: skip
+    ) as peer:
         theirs.close()
         assert peer.stdout is not None and peer.stdout.read(1) == b"x"
         assert ours.send(b"a batch that it never reads")

@@ -43,7 +43,7 @@ def test_every_kind_of_image_arrives_as_it_was(start_daemon: Start) -> None:
         for image, encoding in (
             (IMAGE, None), (IMAGE, "rgb8"), (mono, None), (planes, "nv12"), (planes, "i420"), (mono, "bayer_rggb8"),
             (tensor, "tensor"), (JPEG, None), (IMAGE[::2, ::2], None),
-        ):  # fmt: skip
+        ):
             camera.send(image, encoding)
         results = camera.wait_all(WAIT_S)
         assert camera.unanswered == () and camera.answered == camera.sent == 9 and camera.resent == 0
@@ -52,7 +52,7 @@ def test_every_kind_of_image_arrives_as_it_was(start_daemon: Start) -> None:
     assert seen == [
         ("bgr8", 6, 4, ()), ("rgb8", 6, 4, ()), ("mono8", 4, 3, ()), ("nv12", 4, 4, ()), ("i420", 4, 4, ()),
         ("bayer_rggb8", 4, 3, ()), ("tensor", 0, 0, (1, 2, 3)), ("jpeg", 0, 0, ()), ("bgr8", 3, 2, ()),
-    ]  # fmt: skip
+    ]
     assert daemon.payloads[0] == IMAGE.tobytes() and daemon.payloads[6] == tensor.tobytes()
     assert daemon.payloads[7] == JPEG and daemon.payloads[8] == IMAGE[::2, ::2].tobytes()
 
@@ -225,7 +225,7 @@ def test_foreign_answers_are_counted(context: Any, endpoint: str) -> None:
         (np.zeros(3, complex), "tensor", "complex"), (np.zeros(3, ">f4"), "tensor", "native"),
         (np.zeros(3, np.uint8), None, "mono8"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_image_is_named(image: Any, encoding: str | None, word: str) -> None:
     with pytest.raises(ClientError, match=word):
         pixels.describe(image, encoding)

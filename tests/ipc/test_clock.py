@@ -51,7 +51,7 @@ def test_replacements_are_counted() -> None:
     for ts_ns, kind, same_host in (
         (now + 10**12, "monotonic", True), (1, "realtime", True), (now, "monotonic", False), (now, "monotonic", True),
         (None, "monotonic", True),
-    ):  # fmt: skip
+    ):
         policy.stamp(ts_ns, kind, now, same_host)
     assert (policy.future, policy.old, policy.foreign) == (1, 1, 1)
 

@@ -88,7 +88,7 @@ def test_mode_is_0660_and_a_stale_file_is_replaced(tmp_path: Path) -> None:
         b"hello", b"[]", b'{"op":"rm"}', b'{"op":["status"]}', b'{"op":"status","wait":1}', b"{}", b"\x80\x04K\x01.",
         b"[" * 4000, b" " * 5000,
     ],
-)  # fmt: skip
+)
 def test_a_bad_request_is_answered_with_the_reason(server: ControlServer, data: bytes) -> None:
     with ControlClient(server.path) as client:
         client._sock.send(data)

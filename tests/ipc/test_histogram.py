@@ -78,7 +78,7 @@ def test_cumulative_for_prometheus() -> None:
     {}, {"buckets": []}, {"buckets": {"x": 1}}, {"buckets": {"-1": 1}}, {"buckets": {"9999": 1}},
     {"buckets": {"1": -1}},
     {"buckets": {"1": True}}, {"buckets": {"1": 1}, "count": 2, "sum_ns": 1, "max_ns": 1}, {"buckets": {}, "count": 0},
-])  # fmt: skip
+])
 def test_refuses_foreign_json(fields: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         Histogram.from_json(fields)

@@ -8,7 +8,7 @@ import sys
 ENGINE_SIDE = (
     "channel", "decode_messages", "engine_messages", "errors", "fd_passing", "histogram", "message_text", "results",
     "shared_memory", "slots", "stats_page", "clock", "lock",
-)  # fmt: skip
+)
 
 
 def test_engine_side_modules_import_nothing_heavy() -> None:

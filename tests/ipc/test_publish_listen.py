@@ -83,7 +83,7 @@ def test_push_and_pub_show_progress(
     args = arguments(
         publish, folder / "a.jpg", "--camera", "cam", "--endpoint", daemon.frames, "--pattern", pattern, "--rate", 500,
         "--count", 3,
-    )  # fmt: skip
+    )
     assert publish.run(args) == 0
     assert capsys.readouterr() == ("", "sent 3 of 3\n")
 
@@ -140,7 +140,7 @@ def test_refusals_and_their_exit_codes(tmp_path: Path, folder: Path, capsys: pyt
     for words in (
         ("--rate", 0), ("--rate", "nan"), ("--count", 0), ("--timeout", -1),
         ("--encoding", "png"), ("--encoding", "i420"), ("--encoding", "bayer_rggb8"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(SystemExit) as caught:
             arguments(publish, "x.jpg", "--camera", "cam", *words)
         assert caught.value.code == 2

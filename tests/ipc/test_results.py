@@ -72,7 +72,7 @@ def test_rows_of_another_batch_are_refused() -> None:
 
 @pytest.mark.parametrize(("area", "frame", "rows", "width"), [
     (1, 0, 1, 6), (-1, 0, 1, 6), (0, 1, 1, 6), (0, -1, 1, 6), (0, 0, 5, 6), (0, 0, -1, 6), (0, 0, 1, 25), (0, 0, 1, 0),
-])  # fmt: skip
+])
 def test_bounds(area: int, frame: int, rows: int, width: int) -> None:
     main, engine = ends(1, 1, 4, 6)
     engine.begin(0, 1)

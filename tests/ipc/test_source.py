@@ -263,7 +263,7 @@ def test_systemd_style_listening_descriptor(context: zmq.Context[Any], endpoint:
         ("tcp://127.0.0.1:\u0663", "needs a port"),
         ("ipc:///run/a\0b", "control characters"),
     ],
-)  # fmt: skip
+)
 def test_bad_endpoints_are_refused_and_leave_nothing_open(context: zmq.Context[Any], endpoint: str, word: str) -> None:
     with pytest.raises(EndpointError, match=word):
         Source(context, "pull", endpoint, slot_bytes=10)

@@ -16,7 +16,7 @@ from orind.ipc.wire import WireError
 GOOD: dict[str, Any] = {
     "v": 1, "seq": 7, "trigger": "T-7", "ts_ns": 123, "clock": "realtime", "encoding": "bgr8", "width": 4, "height": 3,
     "stride": 16, "deadline_ms": 12.5, "class": "critical",
-}  # fmt: skip
+}
 
 
 def raw(**changes: Any) -> bytes:
@@ -88,7 +88,7 @@ def test_payload_length_of_each_encoding(fields: dict[str, Any], length: int) ->
         ("deadline_ms", 10**400), ("class", "urgent"), ("class", None), ("class", 1),
         ("shm", {"name": "x"}),
     ],
-)  # fmt: skip
+)
 def test_refuses_a_wrong_field_by_its_name(name: str, value: Any) -> None:
     error = refusal(raw(**{name: value}))
     assert repr(name) in str(error) and len(str(error)) < 400

@@ -30,7 +30,7 @@ def told() -> dict[str, Any]:
                   "VDDQ_VDD2_1V8AO": [5_000, 300]},
         "zones": {"cpu": 46_562, "gpu": 52_156, "soc0": 45_250, "soc1": 44_468, "soc2": 46_937, "tj": 52_062,
                   "cv0": None, "cv1": None, "cv2": None},
-    }  # fmt: skip
+    }
 
 
 def _readings(told: dict[str, Any], facts: BoardFacts, now_ns: int = NOW) -> Readings:
@@ -73,13 +73,13 @@ def test_no_sample_and_a_late_one_are_lost_sensors_within_a_second(told: dict[st
     assert _readings({**told, "began_ns": NOW + 1}, agx).faults == ("jtop: the last sample is from the future",)
     trust = SensorTrust(agx.model.full_mw)
     verdicts = [trust.judge(_readings(told, agx, told["began_ns"] + age * 100 * MS), 1.0, 20_000.0,
-                            told["began_ns"] + age * 100 * MS) for age in range(11)]  # fmt: skip
+                            told["began_ns"] + age * 100 * MS) for age in range(11)]
     assert verdicts[:9] == [None] * 9 and verdicts[10] == "junction temperature lost"
 
 
 @pytest.mark.parametrize("line", [
     b"", b"nonsense", b"[]", b"{}", b'{"error": 3}', b"[" * 10_000, b"\xff",
-])  # fmt: skip
+])
 def test_no_sample_at_all(line: bytes) -> None:
     with pytest.raises(PowerError, match="no sample of jtop: "):
         parse(line)
@@ -90,7 +90,7 @@ def test_no_sample_at_all(line: bytes) -> None:
     {"rails": {f"R{n}": [1, 1] for n in range(65)}}, {"zones": {"tj": "hot"}}, {"zones": {"tj": 2**62}},
     {"gpu_hz": -1}, {"cpu_khz": "2"}, {"interval_s": float("nan")}, {"interval_s": 0}, {"interval_s": None},
     {"began_ns": None}, {"began_ns": 10**30},
-])  # fmt: skip
+])
 def test_a_sample_with_something_else_in_it_is_none(told: dict[str, Any], wrong: dict[str, Any]) -> None:
     with pytest.raises(PowerError, match="no sample of jtop: "):
         parse(json.dumps(told | wrong).encode())

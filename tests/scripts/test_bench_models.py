@@ -123,7 +123,7 @@ def test_a_gate_that_is_not_met_is_told_and_a_missing_model_too(tmp_path: Path) 
     assert row.within and not replace(row, layer=2e-5).within and not replace(row, failed="x").within
     told = subprocess.run(
         [sys.executable, ROOT / "scripts" / "bench_models.py", "--only", "centerface", "--models", tmp_path],
-        capture_output=True, text=True, check=False)  # fmt: skip
+        capture_output=True, text=True, check=False)
     assert told.returncode == 1 and "is not there: run scripts/fetch_models first" in told.stdout
 
 
@@ -156,7 +156,7 @@ def test_a_light_network_is_measured_with_drawn_weights_and_checked_as_packaged(
     (["--only", "nothing"], "no model is called 'nothing'; known are part-inspect, "),
     (["--pictures", "3"], "--pictures must be at least 4"),
     (["--json", "nowhere/rows.json"], "nowhere/rows.json: there is no folder nowhere"),
-])  # fmt: skip
+])
 def test_a_wrong_option_is_told_before_anything_is_measured(
     arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

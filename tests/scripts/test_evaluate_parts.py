@@ -122,7 +122,7 @@ def test_counting_at_one_threshold() -> None:
 def test_decoding_gives_corners_and_suppresses_within_a_class() -> None:
     # columns are anchors: cx, cy, w, h, then two classes
     output = np.array([[10, 11, 10, 100], [20, 20, 20, 50], [8, 8, 8, 20], [4, 4, 4, 10],
-                       [0.9, 0.8, 0.001, 0.3], [0.1, 0.001, 0.7, 0.001]])  # fmt: skip
+                       [0.9, 0.8, 0.001, 0.3], [0.1, 0.001, 0.7, 0.001]])
     rows = evaluate_parts.decode_and_suppress(output, 0.05, 0.5)
     expected = [(6, 18, 14, 22, 0.9, 0), (6, 18, 14, 22, 0.7, 1), (90, 45, 110, 55, 0.3, 0)]
     assert np.allclose(rows, expected)

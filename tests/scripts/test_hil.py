@@ -125,7 +125,7 @@ def test_everything_that_a_scenario_may_say_is_documented() -> None:
         ("policy: POLICY", "policy: no.yaml", 3, "no such file; the path is relative to the scenario"),
         ("title: a test", "title: [", 3, "not valid YAML"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_scenario_is_refused_with_its_line(
     tmp_path: Path, old: str, new: str, line: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,7 +170,7 @@ def a_run(**changes: Any) -> Run:
             failovers=int(n >= 100), tj_c=None if n < 100 else 60.0 + n / 100,
         )
         for n in range(200)
-    ]  # fmt: skip
+    ]
     frames = [Frame("line1", n, n / 10, n / 10 + 0.02, "ok") for n in range(200)]
     return Run(**{"seconds": 20.0, "samples": samples, "frames": frames, "begins": [(10.0, "late")], **changes})
 
@@ -216,7 +216,7 @@ def outcome(tmp_path: Path, limit: str, run: Run | None = None, kind: str = "vir
         ("sent >= 201", "virtual", "fail"), ("sent < 200", "virtual", "fail"),
         ("latency_p99_ms <= 15 on real", "virtual", "pass"), ("latency_p99_ms <= 15 on real", "real", "fail"),
     ],
-)  # fmt: skip
+)
 def test_limits_can_fail(tmp_path: Path, limit: str, kind: str, verdict: str) -> None:
     assert outcome(tmp_path, limit, kind=kind).verdict == verdict
 
@@ -259,7 +259,7 @@ def test_a_real_board_is_refused_where_it_may_not_be_used(
     assert "--yes-this-is-a-test-board" in refused(case, nx, tmp_path, sure=False)
     assert "it has no device tree" in refused(case, tmp_path, tmp_path)
     agx = write(tmp_path, "board: orin-nx", "board: agx-orin", GOOD.replace("orin-nx-20w", "agx").replace(
-        "POLICY", str(ROOT / "configs/power/agx-orin-30w.yaml")).replace("25W", "MODE_50W"))  # fmt: skip
+        "POLICY", str(ROOT / "configs/power/agx-orin-30w.yaml")).replace("25W", "MODE_50W"))
     assert "is for Jetson AGX Orin" in refused(agx, nx, tmp_path)
     case = write(tmp_path)
     (tmp_path / "run").mkdir()
@@ -321,7 +321,7 @@ def test_what_cannot_be_put_back_is_said_and_kept(nx: Path, tmp_path: Path, caps
     good = json.loads(file.read_text())
     for text in ("{", "[" * 100_000, *(json.dumps({**good, **bad}) for bad in (
             {"root": 3}, {"root": "board"}, {"mode": "0"}, {"values": 3}, {"values": {"sys/a": 3}},
-            {"values": {"../etc/passwd": "1"}}, {"values": {"/etc/passwd": "1"}}))):  # fmt: skip
+            {"values": {"../etc/passwd": "1"}}, {"values": {"/etc/passwd": "1"}}))):
         file.write_text(text)
         assert hil.main(["--restore", "--restore-file", str(file)]) == Exit.FAILED
         assert "not a record of settings" in capsys.readouterr().err
@@ -494,7 +494,7 @@ def test_a_run_on_a_real_board_that_is_ended_leaves_it_as_it_was(nx: Path, tmp_p
     before, text = contents(nx), GOOD.replace("seconds: 4", "seconds: 60")
     command = [sys.executable, str(ROOT / "scripts" / "hil.py"), str(write(tmp_path, text=text)), "--board", "real",
                "--root", str(nx), "--device", "cpu", "--yes-this-is-a-test-board", "--run-dir", str(tmp_path / "run"),
-               "--output", str(tmp_path / "out")]  # fmt: skip
+               "--output", str(tmp_path / "out")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
         try:
             end_s = time.monotonic() + 60

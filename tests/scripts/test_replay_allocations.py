@@ -58,7 +58,7 @@ def test_the_same_record_fragments_an_allocator_that_does_not_keep_generations_t
 def test_the_verdict_is_the_exit_code(
     replay: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], limit: float, code: int,
     verdict: str,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(replay, "LIMIT_PERCENT", limit)
     monkeypatch.setattr(sys, "argv", ["replay_allocations", "--hours", "6"])
     assert replay.main() == code

@@ -44,7 +44,7 @@ def test_part_inspect_has_the_form_that_the_card_promises() -> None:
     ("astronaut.jpg", [(2, 2), (1, 1), (1, 1)]), ("astronaut-pair.jpg", [(2, 1), (1, 1), (1, 1)]),
     ("camera.jpg", [(1, 1)]), ("coffee.jpg", [(2, 1), (1, 1), (1, 1)]),
     ("chelsea.jpg", [(2, 2), (1, 1), (1, 1)]), ("rocket.jpg", [(1, 1), (1, 1), (1, 1)]),
-])  # fmt: skip
+])
 def test_frames_are_coded_as_their_list_says(name: str, sampling: list[tuple[int, int]]) -> None:
     with Image.open(FRAMES / name) as picture:
         assert isinstance(picture, JpegImageFile)

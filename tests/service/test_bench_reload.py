@@ -36,7 +36,7 @@ class Seen(Load):
     def __init__(self, frames: int, late: int = 0, lost: int = 0) -> None:
         self.sent = [Sent(n, n * 10**9) for n in range(frames)]
         self.answers = [Answered(n * 10**9 + 10**6, answer(n, "expired" if n < late else "ok"))
-                        for n in range(frames - lost)]  # fmt: skip
+                        for n in range(frames - lost)]
         self.duplicates, self.period_ns = 0, 10**9
 
 

@@ -324,7 +324,7 @@ def test_a_second_instance_is_refused(folder: Path, identity: Path) -> None:
         assert f"another orind (pid {service.pid})" in second.stderr
         elsewhere = folder / "elsewhere.yaml"
         elsewhere.write_text(service.config_path.read_text().replace("run_dir: run", "run_dir: run2").replace(
-            "{run_dir}", str(service.run_dir)))  # fmt: skip
+            "{run_dir}", str(service.run_dir)))
         third = service.orind("serve", str(elsewhere))
         assert third.returncode == 75
         assert "another orind" in third.stderr
@@ -383,7 +383,7 @@ def test_status_reload_and_publish_from_the_command_line(folder: Path, faces: Pa
             [harness.sys.executable, "-m", "orind.daemon.cli", "listen", "--json", "--count", "1",
              "--endpoint", service.results_endpoint],
             stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        )
         photograph = harness.ROOT / "configs" / "frames" / "astronaut.jpg"
         # PUB may drop what is published before the listener's subscription: publish until it has one
         while listen.poll() is None:

@@ -39,7 +39,7 @@ def test_versions_by_share_and_back_to_what_served_before(folder: Path, identity
         status = service.status()
         assert {name: model["frames"] for name, model in status["models"].items()} == {
             "v1": {"ok": 30}, "v2": {"ok": 10},
-        }  # fmt: skip
+        }
         back = service.orind("rollback", "--wait", *where)
         assert (back.returncode, back.stdout) == (0, "generation 3 serves what generation 1 served\n"), back.stderr
         for seq in range(8):

@@ -152,7 +152,7 @@ def _tell_wrong(made: Any) -> None:
         (_fail_camera, "takes no frame"), (_serve_nothing, "camera line1: only 0 of 3 triggers were served"),
          (_fail_event, "no recovery"), (_tell_wrong, "3 triggers, 2 answers"),
     ],
-)  # fmt: skip
+)
 def test_each_kind_of_trouble_fails_it(spoil: Callable[[Any], None], words: str) -> None:
     made = good()
     spoil(made)

@@ -98,7 +98,7 @@ class Machine:
             self._process = subprocess.Popen(
                 ["bash", "-euc", script, "boot", *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log, start_new_session=True,
-            )  # fmt: skip
+            )
         end = time.monotonic() + BOOT_TIMEOUT_S
         while time.monotonic() < end:
             if self._process.poll() is not None:
@@ -129,14 +129,14 @@ class Machine:
         return [
             "nsenter", "-t", str(self.pid), "-m", "-p", "-u", "-i", "-C", "-n", "-r",
             "env", "-i", "-C", "/", PATHS, "SYSTEMD_PAGER=cat", "SYSTEMD_COLORS=0", *arguments,
-        ]  # fmt: skip
+        ]
 
     def run(self, *arguments: str, check: bool = True, timeout_s: float = 60.0) -> str:
         """What the command printed, both streams. Raises MachineError when it ends with another code than 0."""
         done = subprocess.run(
             self.command(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, timeout=timeout_s, check=False,
-        )  # fmt: skip
+        )
         if check and done.returncode:
             raise MachineError(f"{' '.join(arguments)} ended with {done.returncode}: {done.stdout}")
         return done.stdout

@@ -149,7 +149,7 @@ def test_a_second_instance_is_refused(orind: Installed, config: dict[str, Any], 
             orind.machine.command("setpriv", "--reuid=orind", "--regid=orind", "--init-groups",
                                   "/opt/orind/bin/orind", "serve", path),
             capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        )
         assert second.returncode == 75, second.stderr
         assert f"another orind (pid {orind.main_pid}) holds {lock}: stop it first" in second.stderr
     with orind.client() as camera:

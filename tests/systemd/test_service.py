@@ -105,7 +105,7 @@ def written(orind: Installed) -> dict[str, str]:
     said = orind.machine.run(
         "find", "/run/upper", "/run/orind", "/run/lock", "/tmp", "/dev/shm", "-xdev",
         "(", "-type", "f", "-o", "-type", "s", ")", "-printf", "%p %s %T@\n", check=False,
-    )  # fmt: skip
+    )
     found = dict(line.split(" ", 1) for line in said.splitlines() if line.startswith("/"))
     tidied = {path.removeprefix("/run/upper"): facts for path, facts in found.items()}
     return {p: facts for p, facts in tidied.items() if not p.startswith(("/var/lib/systemd/", "/var/log/"))}

@@ -331,7 +331,7 @@ class Bench:
             residual_pitch=wide * given.residual.itemsize, channels=shape.cout, steps=packed.steps, stored=have,
             residual_multiplier=given.residual_multiplier, low=given.low, high=given.high, alpha=ALPHA,
             overflow=self.put(np.zeros(shape.frames, np.int32)),
-        )  # fmt: skip
+        )
         if kernel.split:
             partial = self.cuda.allocate(partial_bytes(tile, blocks))
             self.held.append(partial)

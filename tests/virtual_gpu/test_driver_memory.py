@@ -24,7 +24,7 @@ class Copy2D(ctypes.Structure):
         ("srcArray", c_void_p), ("srcPitch", c_size_t),
         ("dstX", c_size_t), ("dstY", c_size_t), ("dstType", c_int), ("dstHost", c_void_p), ("dstDevice", c_uint64),
         ("dstArray", c_void_p), ("dstPitch", c_size_t), ("width", c_size_t), ("height", c_size_t),
-    ]  # fmt: skip
+    ]
 
 
 class Copy3D(ctypes.Structure):
@@ -37,7 +37,7 @@ class Copy3D(ctypes.Structure):
         ("dstX", c_size_t), ("dstY", c_size_t), ("dstZ", c_size_t), ("dstLOD", c_size_t), ("dstType", c_int),
         ("dstHost", c_void_p), ("dstDevice", c_uint64), ("dstArray", c_void_p), ("reserved1", c_void_p),
         ("dstPitch", c_size_t), ("dstHeight", c_size_t), ("width", c_size_t), ("height", c_size_t), ("depth", c_size_t),
-    ]  # fmt: skip
+    ]
 
 
 def info(cuda: Cuda) -> tuple[int, int]:
@@ -116,14 +116,14 @@ def test_a_pitched_copy_takes_a_window(cuda: Cuda) -> None:
     cuda.check("cuMemsetD8_v2", address, 0, 6 * pitch.value)
     host = (ctypes.c_ubyte * 60)(*range(60))  # 6 rows of 10
     there = Copy2D(srcX=2, srcY=1, srcType=HOST, srcHost=ctypes.addressof(host), srcPitch=10, dstX=7, dstY=2,
-                   dstType=DEVICE, dstDevice=address, dstPitch=pitch.value, width=5, height=3)  # fmt: skip
+                   dstType=DEVICE, dstDevice=address, dstPitch=pitch.value, width=5, height=3)
     cuda.check("cuMemcpy2D_v2", byref(there))
     for row in range(3):
         got = cuda.read(address + (2 + row) * pitch.value + 7, 5)
         assert list(got) == [10 * (1 + row) + 2 + i for i in range(5)]
     back = (ctypes.c_ubyte * 15)()
     here = Copy2D(srcX=7, srcY=2, srcType=DEVICE, srcDevice=address, srcPitch=pitch.value, dstType=HOST,
-                  dstHost=ctypes.addressof(back), dstPitch=5, width=5, height=3)  # fmt: skip
+                  dstHost=ctypes.addressof(back), dstPitch=5, width=5, height=3)
     cuda.check("cuMemcpy2DAsync_v2", byref(here), 0)
     assert list(back) == [10 * (1 + row) + 2 + i for row in range(3) for i in range(5)]
     there.dstY = 4
@@ -151,7 +151,7 @@ def test_a_box_is_copied_slice_by_slice(cuda: Cuda) -> None:
     host = (ctypes.c_ubyte * 24)(*range(1, 25))  # 2 slices of 3 rows of 4
     box: Any = Copy3D(srcType=HOST, srcHost=ctypes.addressof(host), srcPitch=4, srcHeight=3, dstX=1, dstY=1, dstZ=1,
                       dstType=DEVICE, dstDevice=address, dstPitch=6, dstHeight=5, width=4, height=3,
-                      depth=2)  # fmt: skip
+                      depth=2)
     cuda.check("cuMemcpy3D_v2", byref(box))
     got = cuda.read(address, 4 * 5 * 6)
     want = bytearray(4 * 5 * 6)

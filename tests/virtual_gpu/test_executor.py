@@ -154,7 +154,7 @@ def image(name: str, buffer: str, start: int, span: int, segments: tuple[tuple[i
     return Tensor(
         name, "int8", "nhwc", (2, 3, span), {"b": 0, "c": 4096}.get(buffer, 8192), 512, pitch=48, start=start,
         span=span, segments=segments or ((0, span),), buffer=buffer,
-    )  # fmt: skip
+    )
 
 
 def pool(name: str, x: str, y: str) -> MaxPool:
@@ -168,11 +168,11 @@ def test_parts_of_a_concat_are_copied_from_where_they_were_written() -> None:
             image("x", "x", 0, 16), image("left", "b", 0, 16), image("right", "b", 16, 32),
             image("both", "b", 0, 48, ((0, 16), (16, 32))), image("y", "c", 0, 48),
         )
-    }  # fmt: skip
+    }
     steps: tuple[Step, ...] = (
         pool("host", "x", "left"), Upsample("gpu", "x", "right", (1, 1)), pool("reader", "both", "y"),
         Upsample("end", "y", "y2", (1, 1)),
-    )  # fmt: skip
+    )
     tensors["y2"] = image("y2", "d", 0, 48)
     program = Program(2, 16384, ("x",), ("y2",), tensors, steps)
     cut = segments(program, lambda step: isinstance(step, Upsample))

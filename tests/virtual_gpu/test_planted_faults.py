@@ -58,7 +58,7 @@ FAULTS: dict[str, tuple[Edits, str]] = {
         (("ptx.cuh", "L2::128B [%0], [%1], 16;", "L2::cache_hint [%0], [%1], 16, %1;"),),
         "cp.async.cg.shared.global.L2::cache_hint",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule["ORDER"])
