@@ -33,6 +33,7 @@ SECOND_NS = 1_000_000_000
 WARM_UP_S, SETTLE_S = 1.5, 20.0
 LATE_MORE, RSS_PART = 0.001, 0.01
 FLOOR_EVERY = 10
+LOOKS, BETWEEN_LOOKS_S = 3, 0.01  # at descriptors: the nursery reads /proc at every ping, what is leaked stays
 SHOWN_CHARACTERS = 110
 JUDGED_FRAMES = 3000  # below, one late answer more or less would decide
 NOTES = """quiet: from the end of a reload to the beginning of the next. late: answered `expired`, or here after more
@@ -164,8 +165,13 @@ def _held(service: Service) -> Held:
         kib = {words[0]: int(words[1]) for words in lines if words and words[0].startswith("Rss")}
         rss.append(sum(kib.values()) * 1024)
         own.append(rss[-1] - kib["RssShmem:"] * 1024)
-        descriptors.append(sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()))
+        descriptors.append(min(_descriptors(pid) for _ in range(LOOKS)))
     return Held((rss[0], rss[1]), (own[0], own[1]), (descriptors[0], descriptors[1]))
+
+
+def _descriptors(pid: int) -> int:
+    time.sleep(BETWEEN_LOOKS_S)
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
 # -- bad -----------------------------------------------------------------------------------------------------------
