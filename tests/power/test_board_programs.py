@@ -122,8 +122,18 @@ def test_systemctl_tells_whether_nvfancontrol_runs(plant: PlantBoard) -> None:
     _run(plant, "systemctl", "stop", "nvfancontrol.service")
     code, said = _run(plant, "systemctl", "status", "nvfancontrol.service")
     assert code == 3 and said.endswith("Active: inactive (dead)\n")
+    assert _run(plant, "systemctl", "is-active", "nvfancontrol.service") == (3, "inactive\n")
     _run(plant, "systemctl", "restart", "nvfancontrol.service")
     assert _run(plant, "systemctl", "status", "nvfancontrol.service")[0] == 0
+    assert _run(plant, "systemctl", "is-active", "nvfancontrol.service") == (0, "active\n")
+
+
+def test_systemctl_refuses_a_sixth_start_within_10_seconds(plant: PlantBoard) -> None:
+    codes = [_run(plant, "systemctl", "restart", "nvfancontrol.service")[0] for _ in range(6)]
+    assert codes == [0, 0, 0, 0, 0, 1] and _run(plant, "systemctl", "is-active", "nvfancontrol.service")[0] == 3
+    assert _run(plant, "systemctl", "start", "nvfancontrol.service")[0] == 1
+    assert _run(plant, "systemctl", "reset-failed", "nvfancontrol.service") == (0, "")
+    assert _run(plant, "systemctl", "start", "nvfancontrol.service")[0] == 0
 
 
 def test_the_fan_profile_goes_the_way_of_the_guide(plant: PlantBoard) -> None:
@@ -142,7 +152,7 @@ def test_the_fan_profile_goes_the_way_of_the_guide(plant: PlantBoard) -> None:
     plant.advance(0.1, 0.0)
     assert plant.model.fan._curve == quiet
     conf.write_text(conf.read_text().replace("FAN_DEFAULT_PROFILE quiet", "FAN_DEFAULT_PROFILE loud"))
-    assert _run(plant, "systemctl", "start", "nvfancontrol.service")[0] == 1
+    assert _run(plant, "systemctl", "restart", "nvfancontrol.service")[0] == 1
     assert _run(plant, "systemctl", "start", "sshd.service")[0] == 5
     assert _run(plant, "nvfancontrol", "-x")[0] == 2
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from orind.power import fan_profile
 from orind.power.errors import PowerError, SysfsError
 from orind.power.fan_profile import CONF, STATUS, active, choose, profiles
 from orind.power.plant.modules import JETPACKS, ORIN_NX_SUPER
@@ -17,6 +19,15 @@ from orind.power.sysfs import ONLINE, Sysfs
 def sysfs(tmp_path: Path) -> Sysfs:
     build_tree(tmp_path / "board", Layout(ORIN_NX_SUPER, JETPACKS["6"], 0))
     return Sysfs(tmp_path / "board")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fan_profile, "SETTLED_S", 0.3)
+
+
+def _fan_turns(sysfs: Sysfs) -> bool:
+    return not (sysfs.root / ".nvfancontrol-stopped").exists()
 
 
 def _program(sysfs: Sysfs, name: str, script: str) -> None:
@@ -42,30 +53,83 @@ def test_without_a_default_to_set_nothing_is_touched(sysfs: Sysfs) -> None:
 def test_a_service_that_cannot_be_stopped_keeps_its_file(sysfs: Sysfs) -> None:
     before = (sysfs.root / CONF).read_text()
     _program(sysfs, "systemctl", "echo Access denied; exit 4")
-    with pytest.raises(PowerError, match=r"systemctl stop nvfancontrol.service failed \(ended with 4 and said: Access"):
+    with pytest.raises(PowerError, match=r"systemctl stop nvfancontrol.service failed \(ended with 4 and said: Access"
+                       r".*; then systemctl start .* the fan may stand at its last speed"):
         choose(sysfs, "cool")
     assert (sysfs.root / CONF).read_text() == before
 
 
-def test_a_profile_that_is_not_taken_is_detected_and_the_file_is_as_it_was(sysfs: Sysfs) -> None:
+def test_a_stop_that_takes_too_long_is_followed_by_a_start(sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemd's job goes on when systemctl is killed."""
+    monkeypatch.setattr(fan_profile, "TIMEOUT_S", 0.3)
+    log = sysfs.root / "log"
     before = (sysfs.root / CONF).read_text()
-    _program(sysfs, "systemctl", "exit 0")
+    _program(sysfs, "systemctl", f'echo $1 >>{log}; [ "$1" != stop ] || exec sleep 60')
+    with pytest.raises(PowerError, match=r"systemctl stop nvfancontrol.service failed \(was killed after 0.3 s\)$"):
+        choose(sysfs, "cool")
+    assert log.read_text().split() == ["stop", "start"] and (sysfs.root / CONF).read_text() == before
+
+
+def test_the_active_profile_again_costs_no_restart(sysfs: Sysfs) -> None:
+    real = (sysfs.root / PROGRAMS["systemctl"]).read_text()
+    _program(sysfs, "systemctl", '[ "$1" = is-active ]')
+    choose(sysfs, "quiet")
+    (sysfs.root / PROGRAMS["systemctl"]).write_text(real)
+    choose(sysfs, "cool")
+    (sysfs.root / ".nvfancontrol-stopped").touch()
+    choose(sysfs, "cool")
+    assert _fan_turns(sysfs), "the status file outlives the service"
+
+
+def test_many_requests_in_a_row_leave_the_fan_turning(sysfs: Sysfs) -> None:
+    """systemd refuses the sixth start within 10 s, which the board's systemctl does too."""
+    for profile in ("cool", "quiet") * 4:
+        choose(sysfs, profile)
+        assert active(sysfs) == profile and _fan_turns(sysfs)
+
+
+def test_a_service_that_writes_its_status_late_is_waited_for(sysfs: Sysfs) -> None:
+    (sysfs.root / ".nvfancontrol-slow").write_text("0.3")
+    choose(sysfs, "cool")
+    assert active(sysfs) == "cool" and "FAN_DEFAULT_PROFILE cool" in (sysfs.root / CONF).read_text()
+
+
+def test_one_that_is_too_late_goes_back_with_its_file(sysfs: Sysfs, impatient: None) -> None:
+    before, slow = (sysfs.root / CONF).read_text(), sysfs.root / ".nvfancontrol-slow"
+    slow.write_text("1")
+    with pytest.raises(PowerError, match=r"nvfancontrol runs with profile None, not cool.*; the file is as it was$"):
+        choose(sysfs, "cool")
+    end_s = time.monotonic() + 30
+    while active(sysfs) is None and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert active(sysfs) == "quiet" and _fan_turns(sysfs) and (sysfs.root / CONF).read_text() == before
+
+
+def test_a_profile_that_is_not_taken_is_detected_and_the_file_is_as_it_was(sysfs: Sysfs, impatient: None) -> None:
+    before = (sysfs.root / CONF).read_text()
+    log = sysfs.root / "log"
+    _program(sysfs, "systemctl", f"echo $1 >>{log}")
     with pytest.raises(PowerError, match="nvfancontrol runs with profile None, not cool"):
         choose(sysfs, "cool")
     assert (sysfs.root / CONF).read_text() == before and not sysfs.exists(STATUS)
+    assert log.read_text().split() == ["stop", "start"] * 2, "once with the new file, once with the old one"
 
 
 def test_the_service_is_started_again_whatever_happened(sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch) -> None:
     log = sysfs.root / "log"
     _program(sysfs, "systemctl", f"echo $1 >>{log}")
+    failures: list[BaseException] = [SysfsError(CONF, "cannot be written: ENOSPC"), KeyboardInterrupt()]
 
-    def full(*_: object) -> None:
-        raise SysfsError(CONF, "cannot be written: ENOSPC")
+    def fail(*_: object) -> None:
+        raise failures[0]
 
-    monkeypatch.setattr(Sysfs, "replace_text", full)
+    monkeypatch.setattr(Sysfs, "replace_text", fail)
     with pytest.raises(SysfsError, match="ENOSPC"):
         choose(sysfs, "cool")
-    assert log.read_text().split() == ["stop", "start"]
+    del failures[0]
+    with pytest.raises(KeyboardInterrupt):
+        choose(sysfs, "cool")
+    assert log.read_text().split() == ["stop", "start"] * 2
 
 
 def test_a_file_keeps_every_byte_that_is_not_text(sysfs: Sysfs) -> None:
@@ -87,20 +151,23 @@ def test_a_file_that_cannot_be_read_whole_is_left_alone(sysfs: Sysfs) -> None:
     assert conf.read_bytes() == before and active(sysfs) == "quiet"
 
 
-@pytest.mark.parametrize("broken", ["start", "query", "status"])
-def test_whatever_fails_on_the_way_the_file_is_as_it_was(sysfs: Sysfs, broken: str) -> None:
+@pytest.mark.parametrize("broken", ["start", "query", "status", "second stop"])
+def test_whatever_fails_on_the_way_the_file_is_as_it_was(sysfs: Sysfs, broken: str, impatient: None) -> None:
     before = (sysfs.root / CONF).read_text()
     if broken == "start":
         _program(sysfs, "systemctl", '[ "$1" = stop ] || exit 5')
     elif broken == "query":
-        (sysfs.root / PROGRAMS["nvfancontrol"]).unlink()
+        _program(sysfs, "nvfancontrol", 'rm "$0"; echo FAN1:FAN_PROFILE:quiet')
         _program(sysfs, "systemctl", "exit 0")
-    else:
+    elif broken == "status":
         (sysfs.root / STATUS).unlink()
         (sysfs.root / STATUS).mkdir()
+    else:
+        _program(sysfs, "systemctl", '[ "$1" != stop ] || mkdir "$0.once"')
     with pytest.raises(PowerError) as caught:
         choose(sysfs, "cool")
     assert (sysfs.root / CONF).read_text() == before and "nothing was changed" not in str(caught.value)
+    assert ("; going back: " in str(caught.value)) == (broken != "query")
 
 
 def test_without_a_place_for_output_a_program_is_not_run(sysfs: Sysfs, monkeypatch: pytest.MonkeyPatch) -> None:
