@@ -2,7 +2,8 @@
 
 Called by steward.py (set, restore) and by `orind power restore` (restore_saved). Invariants: the values found at the
 start are on disk before the first write; a cap is always a step of the board's own table and never above what the
-active nvpmodel mode allows; a restore that could not be completed keeps the file and says so.
+active nvpmodel mode allows; a restore that could not be completed keeps the file and says so; root writes below
+another root than "/" only if it saved that itself, for the folder may be the one's whom it must not obey.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import logging
 import os
 import re
+import stat
 import time
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from .sysfs import CPUFREQ, DEVFREQ, Sysfs
 
 log = logging.getLogger(__name__)
 _OURS = re.compile(rf"{DEVFREQ}/[\w.@:-]+/(?:max|min)_freq|{CPUFREQ}/policy\d+/scaling_max_freq", re.ASCII)
+_STATE_BYTES_MAX = 1 << 20
 _FIGHT_NS = 60_000_000_000  # somebody who sets the cap again and again is mentioned once in so long
 
 
@@ -136,12 +139,16 @@ def restore_saved(state_path: Path) -> tuple[str, ...]:
 
     Raises PowerError where the file is damaged or a value could not be written (the file is then kept)."""
     try:
-        if state_path.exists() and not state_path.is_file():
-            raise ValueError("it is no file")
-        state = json.loads(state_path.read_text())
+        text, owner = _read_state(state_path)
+        state = json.loads(text)
         if state["version"] != 1:
             raise PowerError(f"{state_path}: made by another orind (version {state['version']!r}); restore with that")
         sysfs = Sysfs(_absolute(state["root"]))
+        if os.geteuid() == 0 and owner != 0 and state["root"] != "/":
+            # whose folder it is can turn a file of it into a link between our look and our write
+            raise PowerError(f"{state_path}: belongs to user id {owner} and names {state['root']:.200}, where root "
+                             f"writes nothing for others; restore as that user (sudo -u '#{owner}' orind power restore "
+                             f"--run-dir {state_path.parent})")
         values = _clocks(state["values"])
         if not sysfs.root.is_dir():  # a plant that is gone took its clocks with it; "/" is never gone
             state_path.unlink()
@@ -171,6 +178,21 @@ def restore_saved(state_path: Path) -> tuple[str, ...]:
         raise PowerError(f"clock caps not restored, {state_path} kept: " + "; ".join(failed))
     state_path.unlink()
     return tuple(lines)
+
+
+def _read_state(path: Path) -> tuple[str, int]:
+    """Text and owner of one and the same file. Raises OSError, ValueError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("it is no file")
+        data = os.read(fd, _STATE_BYTES_MAX + 1)
+    finally:
+        os.close(fd)
+    if len(data) > _STATE_BYTES_MAX:
+        raise ValueError(f"it has more than {_STATE_BYTES_MAX} bytes")
+    return data.decode(), found.st_uid
 
 
 def _absolute(root: object) -> str:

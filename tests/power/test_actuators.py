@@ -202,6 +202,38 @@ def test_a_restore_follows_no_link_to_another_file(tmp_path: Path, state: Path) 
     assert state.exists() and (tmp_path / "passwd").read_text() == "as it was"
 
 
+def _somebody_s(state: Path, root: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A saved state of a user without rights, which root is to restore."""
+    state.write_text(json.dumps({"version": 1, "root": root, "mode": None, "mode_values": {},
+                                 "values": {path: 612 * MHZ}}))
+    if os.geteuid() == 0:
+        os.chown(state, 65_534, 65_534)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+def test_root_writes_in_no_folder_that_a_user_s_file_names(tmp_path: Path, state: Path,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    cap = tmp_path / "sys/class/devfreq/gpu/max_freq"
+    cap.parent.mkdir(parents=True)
+    cap.write_text("as it was")
+    _somebody_s(state, str(tmp_path), "sys/class/devfreq/gpu/max_freq", monkeypatch)
+    with pytest.raises(PowerError, match=r"belongs to user id \d+ and names .* \(sudo -u '#\d+' orind"):
+        restore_saved(state)
+    assert state.exists() and cap.read_text() == "as it was"
+
+
+def test_root_restores_the_board_s_own_clocks_for_a_user(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "sys/devices/system/cpu/cpufreq/policy99999/scaling_max_freq"  # no machine has it
+    _somebody_s(state, "/", path, monkeypatch)
+    assert restore_saved(state) == (f"/{path}: not there, its cores are offline",) and not state.exists()
+
+
+def test_a_saved_state_has_a_bound(state: Path) -> None:
+    state.write_text(" " * (1 << 20) + "{}")
+    with pytest.raises(PowerError, match="it has more than 1048576 bytes"):
+        restore_saved(state)
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
 def test_what_is_no_file_is_not_waited_for(state: Path, make: Callable[[Path], None]) -> None:
     make(state)
