@@ -7,6 +7,7 @@ Invariant: it answers exactly once, with the whole configuration or with every m
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -39,14 +40,17 @@ from .plans import ServedPlan
 from .priority import stand_back
 from .regular_file import NotRegular, check_regular
 from .sections import EngineSection
+from .shortages import passes
 from .unit_limits import contradictions
 
 
 @dataclass(slots=True)
 class Checked:
-    """A configuration that can be served, or the reasons why not (`problems` is not empty then)."""
+    """A configuration that can be served, or the reasons why not (`problems` is not empty then). `passing`: all of them
+    are shortages, and the same configuration may be fit to serve a moment later."""
 
     problems: list[str] = field(default_factory=list)
+    passing: bool = False
     config: Config | None = None
     power: PowerFiles | None = None
     plans: list[ServedPlan] = field(default_factory=list)
@@ -59,18 +63,20 @@ class Checked:
 
 def check(path: Path) -> Checked:
     """Read, verify, seal. Never raises for bad input: every mistake lands in `problems`."""
-    result = Checked()
+    result, shortages = Checked(), 0
     try:
         result.config = load(path)
         result.power = load_power(result.config)
     except ConfigError as error:
         result.problems += error.problems
+        shortages += len(error.problems) if passes(error) else 0
     if result.config is not None:
         for name, entry in result.config.models.items():
             try:
                 result.plans.append(_open_plan(name, entry.plan, result.config.engine))
             except (PlanError, SpecError, ProgramError, DecoderError, NotRegular, IpcError, OSError) as error:
                 result.problems.append(f"models.{name}.plan: {_text(error, entry.plan)}")
+                shortages += passes(error)
         result.problems += _misfits(result.config, result.plans)
         if missing := library_problem(result.config.engine):
             result.problems.append(missing)
@@ -80,6 +86,7 @@ def check(path: Path) -> Checked:
             result.problems += contradictions(result.config, unit)
         result.problems = with_lines(path, result.problems)
     if result.problems:
+        result.passing = shortages == len(result.problems)
         result.close()
     return result
 
@@ -106,10 +113,12 @@ def _open_plan(name: str, path: str, engine: EngineSection) -> ServedPlan:
 
 
 def _check_room(path: Path) -> None:
-    """Raises IpcError where the plan's copy in memory does not fit: the kernel would kill for it, not refuse it."""
+    """Where the plan's copy in memory does not fit the kernel would kill for it, not refuse it. Raises OSError (ENOMEM)
+    where others have what it needs, IpcError where this machine never has it."""
     size, available = path.stat().st_size if path.is_file() else 0, meminfo.room()
     if size > available:
-        raise IpcError(f"its copy in memory takes {size} bytes, {available} are available")
+        text = f"its copy in memory takes {size} bytes, {available} are available"
+        raise OSError(errno.ENOMEM, text) if size <= meminfo.read().total else IpcError(text)
 
 
 def _text(error: Exception, path: str) -> str:
@@ -168,6 +177,7 @@ def describe(checked: Checked) -> dict[str, Any]:
     """What `Checked` says, without descriptors, for the wire to main and for `orind check --json`."""
     return {
         "problems": bound_texts(checked.problems),
+        "passing": checked.passing,
         "config": checked.config.model_dump() if checked.config is not None and not checked.problems else None,
         "power": None if checked.power is None else asdict(checked.power),
         "plans": [plan.to_dict() for plan in checked.plans],

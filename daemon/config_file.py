@@ -162,7 +162,7 @@ def read_yaml(path: Path) -> LinedYaml:
     except NotRegular as error:
         raise ConfigError([f"{path}: {error}"]) from None
     except OSError as error:
-        raise ConfigError([f"{path}: {error.strerror or error}"]) from None
+        raise ConfigError([f"{path}: {error.strerror or error}"]) from error
     except YamlProblem as error:
         raise ConfigError([str(error)]) from None
 

@@ -29,6 +29,10 @@ SHORTEST_NS, LONGEST_NS = 5_000_000, 1_000_000_000
 CONNECT_NS = 20_000  # no faster does a storm of connections come in; measured: about 40,000 ns each
 
 
+class LimitTooLow(OSError):
+    """The limit of open files does not suffice for this configuration, however few are open."""
+
+
 class Doors(Protocol):
     """The endpoints as this needs them."""
 
@@ -73,7 +77,7 @@ class Descriptors:
     """Counts, at the latest every second, the oftener the fewer are left."""
 
     def __init__(self, config: Config, doors: Doors, limit: int) -> None:
-        """Raises OSError (EMFILE)."""
+        """Raises LimitTooLow."""
         self._doors = doors
         self._limit = limit
         self._next_ns = 0
@@ -82,18 +86,18 @@ class Descriptors:
         self.adopt(config)
 
     def check(self, config: Config) -> None:
-        """Raises OSError (EMFILE) where the limit is below what this configuration needs."""
+        """Raises LimitTooLow where the limit is below what this configuration needs."""
         least = needed(config)
         if self._limit < least:
-            raise OSError(
+            raise LimitTooLow(
                 errno.EMFILE,
                 f"the limit of open files is {self._limit}, this configuration needs at least {least}: "
                 "raise LimitNOFILE= in the unit, or `ulimit -Hn`",
             )
 
     def afford(self, config: Config) -> None:
-        """Raises OSError (EMFILE) where engines of this configuration have no room beside what is open now, its plans
-        among it: other generations may have had more models than it has."""
+        """Raises LimitTooLow, and OSError (EMFILE) where engines of this configuration have no room beside what is open
+        now, its plans among it: other generations may have had more models than it has."""
         self.check(config)
         used, more = count_open(), GENERATION + _sockets(config)
         if used + more > self._limit:

@@ -17,7 +17,7 @@ from ..ipc.exit_codes import Exit
 from . import named_inputs
 from .config_check import ConfigCheck
 from .daemon import Daemon
-from .descriptors import raise_limit
+from .descriptors import LimitTooLow, raise_limit
 from .log_writer import LogWriter
 from .notify import NotifyError, ServiceManager, connect, passed_sockets
 from .nursery_client import NurseryClient, NurseryDied
@@ -30,7 +30,6 @@ log = logging.getLogger("orind")
 STDERR = 2
 CHECK_TURN_NS = 100_000_000
 LINE_CHARS_MAX = 2000
-EXITS = {errno.EADDRINUSE: Exit.BUSY, errno.EMFILE: Exit.UNAVAILABLE}
 
 
 class LineFormatter(logging.Formatter):
@@ -58,8 +57,10 @@ def run(options: argparse.Namespace) -> int:
         manager = ServiceManager(connect(), passed_sockets())
         raise_limit()  # before the nursery, whose children have the limit that it has
         nursery = NurseryClient()
-    except (NotifyError, OSError) as error:
+    except NotifyError as error:
         return _refuse(str(error), Exit.UNAVAILABLE)
+    except OSError as error:
+        return _refuse(f"the nursery cannot be started: {error.strerror or error}", Exit.FAILED)
     poller = Poller()
     try:
         check = _check(options.config, nursery, poller, signals)
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         assert answer is not None
         if answer["problems"]:
             print("\n".join(bound_texts(answer["problems"])), file=sys.stderr)
-            return Exit.FAILED if check.failed else Exit.CONFIGURATION
+            return Exit.FAILED if answer["passing"] else Exit.CONFIGURATION
         candidate = check.take()
         config = candidate.config
         log.info("the configuration is good: run_dir %s; engines on %s start", config.run_dir, config.engine.device)
@@ -85,9 +86,12 @@ def run(options: argparse.Namespace) -> int:
         return _refuse(str(error), Exit.BUSY)
     except (IpcError, RealtimeError, NurseryDied, NotifyError) as error:
         return _refuse(str(error), Exit.FAILED)
+    except LimitTooLow as error:
+        return _refuse(str(error.strerror), Exit.UNAVAILABLE)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _refuse(f"{where}{error.strerror or error}", EXITS.get(error.errno or 0, Exit.FAILED))
+        code = Exit.BUSY if error.errno == errno.EADDRINUSE else Exit.FAILED
+        return _refuse(f"{where}{error.strerror or error}", code)
     finally:
         nursery.close()
         signals.close()

@@ -27,6 +27,7 @@ from orind.kernels.spec import ModelSpec
 
 GOOD: dict[str, Any] = {
     "problems": [],
+    "passing": False,
     "config": config().model_dump(),
     "power": None,
     "plans": [{
@@ -36,7 +37,7 @@ GOOD: dict[str, Any] = {
     }],
 }
 MISTAKES = ["a.yaml:3: x: unknown key", "a.yaml:9: y"]
-BAD: dict[str, Any] = {"problems": MISTAKES, "config": None, "power": None, "plans": []}
+BAD: dict[str, Any] = {"problems": MISTAKES, "passing": False, "config": None, "power": None, "plans": []}
 
 
 class Main:

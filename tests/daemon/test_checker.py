@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import re
@@ -20,9 +21,11 @@ from orind.daemon.regular_file import CONFIGURATION_BYTES_MAX, NotRegular, check
 from orind.ipc import meminfo
 from orind.ipc.fd_passing import recv_with_fds
 from orind.kernels.build import build_plan
+from orind.kernels.plan import memfd
 from orind.kernels.plan.file import PlanFile, write_plan
 from orind.kernels.pre import jpeg
 from orind.kernels.spec import ModelSpec
+from orind.kernels.yaml_lines import LinedYaml
 
 
 def write(folder: Path, plan: Path | str, more: str = "") -> Path:
@@ -143,11 +146,42 @@ def test_a_plan_that_only_holds_larger_batches(tmp_path: Path, plan: Path, monke
 def test_a_plan_whose_copy_does_not_fit_into_memory_is_refused_with_the_figures(
     tmp_path: Path, plan: Path, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None
 ) -> None:
-    monkeypatch.setattr(meminfo, "read", lambda: meminfo.Memory(1000, 999))
     size = plan.stat().st_size
-    assert problem(write(tmp_path, plan)) == (
-        f"models.m.plan: {plan}: its copy in memory takes {size} bytes, 999 are available"
-    )
+    for total, passing in ((1000, False), (size, True)):
+        monkeypatch.setattr(meminfo, "read", lambda total=total: meminfo.Memory(total, 999))
+        assert problem(write(tmp_path, plan)) == (
+            f"models.m.plan: {plan}: its copy in memory takes {size} bytes, 999 are available"
+        )
+        assert check(write(tmp_path, plan)).passing is passing
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC, errno.EIO])
+def test_a_shortage_is_told_from_a_mistake_and_does_not_hide_one(
+    tmp_path: Path, plan: Path, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None, number: int
+) -> None:
+    def short(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(memfd.os, "memfd_create", short)
+    checked = check(write(tmp_path, plan))
+    assert checked.passing and checked.problems[0].endswith(f"cannot be copied into memory: {os.strerror(number)}")
+    wrong = check(write(tmp_path, plan, "power: {board: nowhere, policy: p.yaml}\n"))
+    assert len(wrong.problems) == 2 and not wrong.passing
+    assert not check(write(tmp_path, "none.plan")).passing
+    assert not check(write(tmp_path, plan, "colour: red\n")).passing
+
+
+def test_a_configuration_that_the_disk_does_not_give_now_is_no_mistake(
+    tmp_path: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, plan)
+    for number, passing in ((errno.EIO, True), (errno.EACCES, False)):
+        def refuse(_: Path, number: int = number) -> LinedYaml:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(LinedYaml, "read", refuse)
+        checked = check(path)
+        assert (checked.problems, checked.passing) == ([f"{path}: {os.strerror(number)}"], passing)
 
 
 def test_versions_that_share_a_camera_take_and_give_the_same(tmp_path: Path, plan: Path, no_fd_leak: None) -> None:
@@ -192,7 +226,9 @@ def test_what_the_checker_says_is_enough_to_serve(tmp_path: Path, plan: Path, no
     assert read_interface(said["interface"]) == checked.plans[0].interface
     assert wire["power"] is None and wire["config"]["models"]["m"]["plan"] == str(plan)
     checked.close()
-    assert describe(Checked(problems=["x"])) == {"problems": ["x"], "config": None, "power": None, "plans": []}
+    assert describe(Checked(problems=["x"])) == {
+        "problems": ["x"], "passing": False, "config": None, "power": None, "plans": []
+    }
 
 
 def test_the_process_answers_once_with_plans_as_descriptors(

@@ -24,14 +24,15 @@ import onnx
 import pytest
 from test_http import made_status
 
-from orind.daemon import cli, doctor, notify, serve, verify_command
+from orind.daemon import cli, doctor, named_inputs, notify, serve, verify_command
+from orind.daemon.descriptors import LimitTooLow
 from orind.daemon.intake import IMAGE_ENCODINGS
 from orind.daemon.nursery_client import NurseryClient
 from orind.daemon.poller import Poller
 from orind.daemon.run_directory import RunDirectory
 from orind.daemon.signals import HANDLED, SignalInbox
 from orind.daemon.status import with_latency
-from orind.ipc import picture_files
+from orind.ipc import meminfo, picture_files
 from orind.ipc.control import ControlServer, Request
 from orind.ipc.lock import InstanceLock
 from orind.kernels.plan.file import write_plan
@@ -542,7 +543,6 @@ def test_serve_without_what_systemd_needs(
 class CheckStandIn:
     """A checker that hangs, or was killed."""
 
-    failed = False
     closed = 0
 
     def __init__(self, *_: object) -> None:
@@ -556,10 +556,8 @@ class CheckStandIn:
 
 
 class KilledCheck(CheckStandIn):
-    failed = True
-
     def __init__(self, *_: object) -> None:
-        self.answer = {"problems": ["the checker process ended without an answer"]}
+        self.answer = {"problems": ["the checker process ended without an answer"], "passing": True}
 
 
 def test_a_stop_during_the_first_check_is_heard(
@@ -598,6 +596,61 @@ def test_a_checker_that_was_killed_is_no_bad_configuration(
     monkeypatch.setattr(serve, "ConfigCheck", KilledCheck)
     assert cli.main(["serve", str(serving(tmp_path, "p.plan"))]) == 1
     assert "the checker process ended without an answer" in capsys.readouterr().err
+
+
+def test_memory_that_others_have_now_is_no_bad_configuration(
+    tmp_path: Path, capsys: Captured, signals_restored: None
+) -> None:
+    """The nursery and the checker are real, and a file that would fit if nothing else ran."""
+    now = meminfo.read()
+    with (tmp_path / "p.plan").open("wb") as file:
+        file.truncate((meminfo.room() + now.total) // 2)
+    assert cli.main(["serve", str(serving(tmp_path, "p.plan"))]) == 1
+    assert "p.plan: its copy in memory takes" in capsys.readouterr().err
+    with (tmp_path / "p.plan").open("wb") as file:
+        file.truncate(2 * now.total)
+    assert cli.main(["serve", str(serving(tmp_path, "p.plan"))]) == 78, "it will never fit"
+
+
+def test_a_nursery_that_cannot_be_started_now_is_tried_again_and_a_limit_that_is_too_low_is_not(
+    tmp_path: Path, capsys: Captured, signals_restored: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    path = serving(tmp_path, "p.plan")
+    with monkeypatch.context() as patched:
+        patched.setattr(serve.NurseryClient, "__init__", short)
+        assert cli.main(["serve", str(path)]) == 1
+    assert "orind serve: the nursery cannot be started: Resource temporarily unavailable" in capsys.readouterr().err
+    for error, code in (
+        (LimitTooLow(errno.EMFILE, "the limit of open files is 3"), 69),
+        (OSError(errno.EMFILE, "Too many open files"), 1),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 1),
+        (OSError(errno.EADDRINUSE, "Address already in use"), 75),
+    ):
+        monkeypatch.setattr(serve, "_check", raising(error))
+        assert cli.main(["serve", str(path)]) == code
+        assert capsys.readouterr().err.endswith(f"orind serve: {error.strerror}\n")
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def call(*_: object) -> None:
+        raise error
+
+    return call
+
+
+def test_a_file_that_cannot_be_opened_for_want_of_descriptors_is_not_missing(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = serving(tmp_path, "p.plan")
+    for number, code in ((errno.ENFILE, 1), (errno.EIO, 1), (errno.EACCES, 66)):
+        with monkeypatch.context() as patched:
+            patched.setattr(named_inputs.os, "open", raising(OSError(number, os.strerror(number))))
+            ended = cli.main(["serve", str(path)])
+        assert ended == code
+        assert capsys.readouterr().err == f"orind serve: {path}: cannot be read: {os.strerror(number)}\n"
 
 
 def test_products_take_one_thread_unless_the_caller_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

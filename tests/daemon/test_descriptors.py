@@ -11,7 +11,7 @@ import pytest
 from stand_ins import MS, S, config
 
 from orind.daemon import descriptors
-from orind.daemon.descriptors import Descriptors, count_open, needed, raise_limit, reserve
+from orind.daemon.descriptors import Descriptors, LimitTooLow, count_open, needed, raise_limit, reserve
 
 LIMIT = 1024
 
@@ -58,7 +58,7 @@ def test_a_limit_below_what_is_needed_is_refused_with_the_number() -> None:
     made = config()
     least = needed(made)
     Descriptors(made, Doors(), least)
-    with pytest.raises(OSError, match=f"is {least - 1}, this configuration needs at least {least}") as refused:
+    with pytest.raises(LimitTooLow, match=f"is {least - 1}, this configuration needs at least {least}") as refused:
         Descriptors(made, Doors(), least - 1)
     assert refused.value.errno == errno.EMFILE
     sources = [{"name": f"s{n}", "endpoint": f"ipc:///x/{n}"} for n in range(20)]
