@@ -66,7 +66,7 @@ class Daemon:
         self.last_failover: dict[str, Any] = {}
         self._numbers = self._loops = self._busy_ns = self._next_tick_ns = self._drain_deadline_ns = 0
         self._page, self._collector = status.Page(), realtime.IdleCollector()
-        self._retired, self._started_with = Retired(), candidate.config
+        self.retired, self._started_with = Retired(), candidate.config
         self._signals = signals
         self.nursery = nursery
         self._poller = poller
@@ -99,7 +99,7 @@ class Daemon:
         self._launcher = Launcher(nursery, self.ring, lambda: self.generation.active is not None)
         self.generation = self.new_generation(candidate)
         opened(lambda: self.generation.close())  # whichever it is by then
-        opened(self._retired.close)
+        opened(self.retired.close)
         self.decoders = DecodePool(nursery, poller, self.ring, config.decode)
         serving = self.generation.serving()
         self.pipeline = Pipeline(serving, self.ring, self.ledger, self.decoders, self.endpoints.publish)
@@ -141,7 +141,7 @@ class Daemon:
     def _tick(self, now_ns: int) -> None:
         self.nursery.tick(now_ns)
         self.generation.tick(now_ns)
-        self._retired.tick(now_ns)
+        self.retired.tick(now_ns)
         self.decoders.tick(now_ns)
         self.reloading.tick(now_ns)
         self.power.tick(now_ns)
@@ -149,7 +149,7 @@ class Daemon:
         self._control.tick(now_ns)
         self.descriptors.tick(now_ns)
         self.power.restrain(self.pipeline, now_ns)
-        at_work_ns = self.generation.running_ns(now_ns) + self._retired.running_ns(now_ns)
+        at_work_ns = self.generation.running_ns(now_ns) + self.retired.running_ns(now_ns)
         self.stats.write_counters(self._busy_ns + at_work_ns, now_ns, self._loops)
         if self._page.tick(self, now_ns):
             self.stamps.refresh()
@@ -216,7 +216,7 @@ class Daemon:
     def afford(self, candidate: Candidate) -> None:
         """Raises OSError, IpcError where one generation more has no room: descriptors, memory, their number."""
         self.descriptors.afford(candidate.config)
-        self._retired.check_room()
+        self.retired.check_room()
         footprint.check(candidate, meminfo.room())
 
     def new_generation(self, candidate: Candidate) -> Generation:
@@ -232,7 +232,7 @@ class Daemon:
     def switch(self, generation: Generation, power: PowerTables, now_ns: int) -> None:
         """The new generation takes the next frame; the old one answers what it has and ends."""
         old, self.generation = self.generation, generation
-        self._retired.add(old)
+        self.retired.add(old)
         self.pipeline.active = generation.active
         self.pipeline.change_generation(generation.serving(), now_ns)
         self.descriptors.adopt(generation.config)
@@ -254,7 +254,7 @@ class Daemon:
 
     @property
     def tally(self) -> Tally:
-        return self._retired.tally.with_machine(self.generation.machine)
+        return self.retired.tally.with_machine(self.generation.machine)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class Daemon:
         return True
 
     def _drop_all(self, text: str, now_ns: int) -> None:
-        self.pipeline.drop_all(self.generation.take_in_flight() + self._retired.take_in_flight(), text, now_ns)
+        self.pipeline.drop_all(self.generation.take_in_flight() + self.retired.take_in_flight(), text, now_ns)
 
     def close(self) -> None:
         """The start list backwards. After a fault frames are still in flight: they are answered first."""
@@ -296,5 +296,5 @@ class Daemon:
             if self.ledger.in_flight:
                 self._drop_all("the daemon ends by a fault", time.monotonic_ns())
         finally:
-            log.info("ended: %s, %d answers without a receiver", self.ledger.frames(), self.ledger.unroutable)
+            log.info("ended: %s, %d answers without a receiver", self.ledger.outcomes, self.ledger.unroutable)
             self._opened.close()

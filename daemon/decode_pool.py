@@ -128,8 +128,9 @@ class DecodePool:
         self._waiting.clear()
         return frames
 
-    def idle(self) -> bool:
-        return not self._waiting and all(worker.job is None for worker in self._workers)
+    def __len__(self) -> int:
+        """How many frames it has."""
+        return len(self._waiting) + sum(worker.job is not None for worker in self._workers)
 
     def close(self) -> None:
         for worker in self._workers:

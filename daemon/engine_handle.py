@@ -104,8 +104,9 @@ class EngineHandle:
 
     # -- main to engine ------------------------------------------------------------------------------------------
 
-    def send_batch(self, plan: PlanView, size: int, frames: list[Trigger], now_ns: int) -> None:
-        """Hand over frames. They are in flight from here on, even if the engine turns out to be gone."""
+    def send_batch(self, plan: PlanView, size: int, frames: list[Trigger], now_ns: int) -> bool:
+        """Hand over frames. They are in flight from here on, even if the engine turns out to be gone. Returns whether
+        it has them."""
         batch = Batch(next(self._numbers), plan, size, self._areas.pop(), frames)
         if not self.in_flight:
             self.running_since_ns = now_ns
@@ -122,6 +123,7 @@ class EngineHandle:
         batch.delivered = self._send(
             messages.pack_batch(messages.Batch(batch.number, self.epoch, plan.index, batch.area, tuple(references)))
         )
+        return batch.delivered
 
     def check(self, now_ns: int) -> None:
         """Have it run its golden input."""

@@ -120,8 +120,9 @@ class Generation:
         """How long the batches that run now have been running."""
         return sum(max(0, now_ns - h.running_since_ns) for h in self.handles.values() if h.running_since_ns)
 
-    def idle(self) -> bool:
-        return not any(handle.in_flight for handle in self.handles.values())
+    def frames_in_flight(self) -> int:
+        """How many frames its engines have."""
+        return sum(len(batch.frames) for handle in self.handles.values() for batch in handle.in_flight.values())
 
     def take_in_flight(self) -> list[Batch]:
         """Take back everything, at the end of a drain that ran out of time."""
@@ -140,6 +141,8 @@ class Generation:
 
     def _on_readable(self, handle: EngineHandle, now_ns: int) -> None:
         for message in handle.receive():
+            if handle.epoch not in self.handles:
+                return  # by what it said before
             if isinstance(message, Answer):
                 batch = handle.complete(message, now_ns)
                 if batch is not None:

@@ -1,6 +1,7 @@
-"""The books: every received trigger ends in exactly one outcome, and the sums say so at any moment.
+"""The books: every received trigger ends in exactly one outcome; repeats are counted on their own.
 
-Called by `pipeline.py` only. Invariant: received == sum(outcomes) + in_flight; repeats are counted on their own.
+Called by `pipeline.py` only. What they hold open is a sum like any other; status.py counts the frames themselves, where
+they are, so that one that is nowhere shows.
 """
 
 from __future__ import annotations
@@ -51,11 +52,6 @@ class Ledger:
         """A new configuration serves these: what others counted is forgotten, so that it stays bounded."""
         self.by_model = {name: self.by_model.get(name, Counter()) for name in names}
 
-    def frames(self) -> dict[str, int]:
-        """The table of `orind status --json`."""
-        return {
-            "received": self.received,
-            **self.outcomes,
-            "in_flight": self.in_flight,
-            "repeated": self.repeated,
-        }
+    def frames(self, held: int) -> dict[str, int]:
+        """The table of `orind status --json`; `held`: frames counted where they are."""
+        return {"received": self.received, **self.outcomes, "in_flight": held, "repeated": self.repeated}

@@ -139,7 +139,7 @@ class Pipeline:
         wake_ns = 0
         self._expire(now_ns)
         engine = self.active
-        if engine is None:
+        if engine is None or engine.broken:
             first_ns = self.queues.first_deadline_ns()
             return max(1, first_ns - now_ns) if first_ns else 0
         if any(batch.frames[0].deaths for batch in engine.in_flight.values()):
@@ -152,9 +152,9 @@ class Pipeline:
             decision = self._decide(engine, model, now_ns)
             while isinstance(decision, batcher.Go):
                 frames = self.queues.models[model].take(decision.take)
-                self._send(engine, frames, decision.size, now_ns)
-                more = len(self.queues.models[model])
-                decision = self._decide(engine, model, now_ns) if more else batcher.EMPTY
+                if not self._send(engine, frames, decision.size, now_ns):
+                    return 0
+                decision = self._decide(engine, model, now_ns) if len(self.queues.models[model]) else batcher.EMPTY
             if decision.until_ns:
                 wake_ns = min(wake_ns or decision.until_ns, decision.until_ns)
         return max(1, wake_ns - now_ns) if wake_ns else 0
@@ -177,13 +177,14 @@ class Pipeline:
         predicted = {size: self.times.predict(plan.sha256, size, self.clock_hz) for size in plan.sizes}
         return batcher.decide(self.relief.rule(self.serving.rule), facts, predicted, now_ns)
 
-    def _send(self, engine: EngineHandle, frames: list[Trigger], size: int, now_ns: int) -> None:
+    def _send(self, engine: EngineHandle, frames: list[Trigger], size: int, now_ns: int) -> bool:
+        """Whether the engine takes more."""
         for frame in frames:
             self._ledger.stages["queue"].add(now_ns - frame.queued_ns)
         if self.pace_ns:
             self._earliest_start_ns = max(now_ns, self._earliest_start_ns) + self.pace_ns * len(frames)
         plan = self.serving.plans[frames[0].model]
-        engine.send_batch(plan, size or min(plan.sizes), frames, now_ns)
+        return engine.send_batch(plan, size or min(plan.sizes), frames, now_ns)
 
     def _expire(self, now_ns: int) -> None:
         """Answer the frames that can no longer be served in time, before anything is started for them."""

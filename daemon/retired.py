@@ -14,6 +14,8 @@ from .failover import Failover
 from .faults import Fault
 from .generation import Generation
 
+RETIRED_MAX = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Tally:
@@ -27,8 +29,6 @@ class Tally:
         return Tally(
             self.failovers + machine.failovers, self.renewals + machine.renewals, self.losses + machine.losses
         )
-
-RETIRED_MAX = 2
 
 
 class Retired:
@@ -59,13 +59,16 @@ class Retired:
     def tick(self, now_ns: int) -> None:
         for generation in list(self._generations):
             generation.tick(now_ns)
-            if generation.idle():
+            if not generation.frames_in_flight():
                 generation.close()
                 self._generations.remove(generation)
                 self._closed = self._closed.with_machine(generation.machine)
 
     def running_ns(self, now_ns: int) -> int:
         return sum(generation.running_ns(now_ns) for generation in self._generations)
+
+    def frames_in_flight(self) -> int:
+        return sum(generation.frames_in_flight() for generation in self._generations)
 
     def take_in_flight(self) -> list[Batch]:
         return [batch for generation in self._generations for batch in generation.take_in_flight()]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .pipeline import Pipeline
     from .power_link import PowerLink
     from .reloading import Reloading
-    from .retired import Tally
+    from .retired import Retired, Tally
 
 
 class Reported(Protocol):
@@ -50,6 +50,7 @@ class Reported(Protocol):
     stamps: StampPolicy
     pipeline: Pipeline
     reloading: Reloading
+    retired: Retired
     power: PowerLink
     http: HttpLink
     ring: SlotRing
@@ -67,7 +68,7 @@ class Reported(Protocol):
 def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
     """The table without `latency_ms`, which `with_latency` derives from the histograms (readers do that, not main)."""
     generation, ledger, reloading, tally = daemon.generation, daemon.ledger, daemon.reloading, daemon.tally
-    queued = len(daemon.pipeline.queues)
+    queued, held = len(daemon.pipeline.queues), frames_held(daemon)
     ok, reasons = health(daemon, queued, now_ns)
     return {
         "generation": generation.number,
@@ -96,7 +97,7 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
             }
             for p in generation.plans
         },
-        "frames": ledger.frames(),
+        "frames": ledger.frames(held),
         "reasons": dict(ledger.reasons),
         "clock_replaced": daemon.stamps.replaced,
         "unroutable": ledger.unroutable,
@@ -124,6 +125,12 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
         "http": daemon.http.address,
         "memory_max_percent": generation.config.health.memory_max_percent,
     }
+
+
+def frames_held(daemon: Reported) -> int:
+    """The frames without an outcome, counted where they are: being decoded, waiting, and with engines."""
+    waiting = len(daemon.decoders) + len(daemon.pipeline.queues)
+    return waiting + daemon.generation.frames_in_flight() + daemon.retired.frames_in_flight()
 
 
 def describe_failover(number: int, batches: list[Batch], order: Fence, now_ns: int) -> dict[str, Any]:
@@ -159,6 +166,8 @@ def health(daemon: Reported, queued: int, now_ns: int) -> tuple[bool, list[str]]
         poor.append(f"the power governor does not run, the lowest pacing holds: {daemon.power.problem}")
     if daemon.http.problem:
         poor.append(f"the HTTP process does not run: {daemon.http.problem}")
+    if missing := daemon.ledger.in_flight - frames_held(daemon):
+        poor.append(f"{missing} triggers have no outcome and are nowhere: a bug of orind, please report it")
     poor += [*generation.memory.problems(), *daemon.leaks.problems(), *daemon.nursery.misplaced]
     others = (daemon.decoders.problem, daemon.descriptors.problem, daemon.pipeline.relief.problem)
     poor += [problem for problem in others if problem]

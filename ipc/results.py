@@ -33,7 +33,8 @@ class ResultArea:
         engine = fd is not None
         self.fd = shared_memory.create("orind-results", size) if fd is None else fd
         try:
-            self._map = shared_memory.map_fd(self.fd, size, writable=engine)  # main only reads
+            # main only reads, makes it while it serves, and touches no more of it than there are rows
+            self._map = shared_memory.map_fd(self.fd, size, writable=engine, whole=engine)
         except BaseException:
             os.close(self.fd)
             raise

@@ -20,7 +20,6 @@ class ResultSink:
     def __init__(self, context: Context, endpoint: str, *, hwm: int = 1000, fd: int | None = None) -> None:
         """Raises EndpointError."""
         self.endpoint = endpoint
-        self.published = 0
         # A PUB socket reads subscriptions only, so the bound on what a peer may send is small.
         self.socket = make_socket(context, zmq.PUB, hwm=hwm, linger_ms=500, max_bytes=1024)
         self.gate = Gate(self.socket, endpoint, fd)
@@ -28,7 +27,6 @@ class ResultSink:
     def publish(self, parts: Sequence[bytes]) -> None:
         """[topic][JSON][rows]. Returns at once."""
         send_parts(self.socket, parts)
-        self.published += 1
 
     def close(self) -> None:
         self.gate.close()

@@ -58,8 +58,6 @@ class Source:
         self.kind = kind
         self.endpoint = endpoint
         self.same_host = is_local(endpoint)
-        self.unroutable = 0  # the client is gone
-        self.full = 0  # the client does not read
         self.discarded = 0  # messages whose envelope nobody could be asked to echo
         self.max_bytes = 4 * slot_bytes + OVERSIZE_ROOM
         self.socket = make_socket(context, KINDS[kind], hwm=hwm, linger_ms=500, max_bytes=self.max_bytes)
@@ -139,16 +137,12 @@ class Source:
         return 1
 
     def reply(self, envelope: Sequence[bytes], parts: Sequence[bytes]) -> bool:
-        """Answer a ROUTER frame. False, and counted: the client is gone, or does not read. Never waits."""
+        """Answer a ROUTER frame. False: the client is gone, or does not read. Never waits."""
         try:
             send_parts(self.socket, [*envelope, *parts])
-        except zmq.Again:
-            self.full += 1
-            return False
         except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
+            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise
-            self.unroutable += 1
             return False
         return True
 

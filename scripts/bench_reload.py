@@ -288,7 +288,9 @@ def judge(course: Course, load: Load, status: dict[str, Any], late: dict[str, tu
         course.wrong.append(f"{len(lost)} frames lost, {surplus} answers too many, {unaccounted} not accounted for")
     poor: list[Answered] = [a for a in load.answers if a.result.outcome not in ("ok", "expired")]
     course.wrong += [f"frame {a.result.seq}: {a.result.outcome}, {a.result.reason}" for a in poor[:5]]
-    if late["reloads"][0] >= JUDGED_FRAMES and _share(late["reloads"]) > _share(late["quiet"]) + LATE_MORE:
+    if late["reloads"][0] < JUDGED_FRAMES:
+        print(f"late answers are judged from {JUDGED_FRAMES} frames in reload seconds on\n")
+    elif _share(late["reloads"]) > _share(late["quiet"]) + LATE_MORE:
         course.wrong.append(f"late answers: {late['reloads']} in reload seconds, {late['quiet']} in quiet ones")
     if status["reload"]["done"] < len(course.reloads):
         course.wrong.append(f"{status['reload']['done']} reloads done")

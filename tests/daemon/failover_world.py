@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from stand_ins import MS, Camera, S, config, frame
 
+from orind.daemon import status
 from orind.daemon.config import Config
 from orind.daemon.decode_pool import DecodePool
 from orind.daemon.engine_handle import Batch, EngineHandle, Launcher, ResultLayout
@@ -472,6 +473,7 @@ class World:
             ready = any(e.standing is Standing.READY for e in generation.machine.engines.values())
             assert not ready or generation.active is not None, "who is ready serves"
         self.see_proofs()
+        assert status.frames_held(self) == self.ledger.in_flight, "every trigger is somewhere"  # type: ignore[arg-type]
 
     def see_proofs(self) -> None:
         """Who serves has answered its golden input rightly a moment ago, wherever another one could relieve it."""

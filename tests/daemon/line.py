@@ -110,9 +110,10 @@ class Line:
         return [(r["seq"], r["outcome"]) for r in self.published]
 
     def check(self) -> None:
-        """The sums, and no slot in use without a frame."""
+        """Every trigger has its outcome or is somewhere."""
         ledger = self.ledger
-        assert ledger.received == sum(ledger.outcomes.values()) + ledger.in_flight
+        held = sum(len(batch.frames) for handle in self.handles for batch in handle.in_flight.values())
+        assert ledger.received - sum(ledger.outcomes.values()) == held + len(self.decoders) + len(self.pipeline.queues)
         assert len(self.published) - ledger.repeated <= ledger.received
 
     def close(self) -> None:

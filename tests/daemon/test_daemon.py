@@ -193,6 +193,19 @@ def test_status_has_all_that_others_script_against(house: House) -> None:
     assert status["models"]["m"]["plan"] == "m.plan" and status["pid"] == os.getpid()
 
 
+def test_a_trigger_that_is_nowhere_shows_in_the_books_and_in_health(house: House) -> None:
+    house.serve()
+    house.send(1)
+    house.until(house.engines[0].hear)
+    assert (house.status()["frames"]["received"], house.status()["frames"]["in_flight"]) == (1, 1)
+    house.daemon.generation.take_in_flight()  # and nobody answers it
+    status = house.status()
+    assert (status["frames"]["received"], status["frames"]["in_flight"]) == (1, 0)
+    assert status["health"]["reasons"] == [
+        "1 triggers have no outcome and are nowhere: a bug of orind, please report it"
+    ]
+
+
 def test_what_grows_without_a_rest_is_a_reason_of_health_and_what_a_device_has_free_is_told(house: House) -> None:
     house.serve()
     report = json.loads(memory_report.to_text(HostReservation(1 << 20, 0)))
@@ -250,7 +263,7 @@ def test_a_reload_switches_generations_and_the_old_one_answers_what_it_has(house
     assert house.reply()["seq"] == 2
     house.engines[0].answer(old, [ROW])
     assert house.reply()["seq"] == 1
-    house.until(lambda: not house.daemon._retired)
+    house.until(lambda: not house.daemon.retired)
     assert house.status()["generation"] == 2 and len(house.status()["engines"]) == 2
     assert list(house.status()["energy"]["models"]["m"]["cameras"]) == ["cam", "live"]
 
@@ -295,7 +308,7 @@ def test_a_stop_answers_what_is_in_flight_and_exits_0(house: House, how: str) ->
     house.step()
     house.engines[0].answer(order, [ROW])
     assert house.daemon.run() == 0
-    assert house.daemon.ledger.frames()["ok"] == 1 and house.daemon.ledger.received == 1
+    assert house.daemon.ledger.outcomes["ok"] == 1 and house.daemon.ledger.received == 1
     assert house.told[-1] == "STOPPING=1\nSTATUS=draining, 1 frames without an answer"
 
 
@@ -310,7 +323,7 @@ def test_a_drain_that_runs_out_of_time_answers_the_rest(
     house.daemon.drain("test", time.monotonic_ns() - 3600 * 10**9)
     house.daemon.drain("again", time.monotonic_ns())
     assert house.daemon.run() == 0
-    assert house.daemon.ledger.frames()["dropped"] == 1 and house.daemon.ledger.in_flight == 0
+    assert house.daemon.ledger.outcomes["dropped"] == 1 and house.daemon.ledger.in_flight == 0
     house.close()
 
 

@@ -1,6 +1,7 @@
 """Random schedules of faults over the real machine, generation and pipeline in simulated time (failover_world.py).
 
-A sample of them by default; by hand as many as wanted, beginning anywhere, one of them with the daemon's log:
+A sample of them by default; by hand as many as wanted, beginning anywhere, one of them with the daemon's log;
+from a hundred on, everything that can happen must have happened:
 ORIND_SCHEDULES=10000 ORIND_FIRST_SCHEDULE=0 scripts/test tests/daemon/test_failover_schedules.py
 """
 
@@ -36,4 +37,5 @@ def test_every_trigger_has_one_outcome_whatever_happens_to_the_engines(
         met["reloads"] += world.generation.number - 1
     print(f"{SCHEDULES} schedules: {dict(met)}")
     happened = {"ok", "degraded", "error", "expired", "failed", "reloads", "renewals"}
-    assert {fault.value for fault in Fault} | happened <= set(met)
+    if SCHEDULES >= 100:
+        assert {fault.value for fault in Fault} | happened <= set(met)

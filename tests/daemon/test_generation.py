@@ -135,7 +135,7 @@ def test_two_engines_are_started_and_the_first_ready_one_serves(stage: Stage) ->
     (order,) = stage.engines[2].hear()
     stage.engines[2].answer(order, [ROW])
     stage.turn(MS)
-    assert stage.answers == [(2, [5])] and stage.generation.idle()
+    assert stage.answers == [(2, [5])] and not stage.generation.frames_in_flight()
 
 
 PLACED = Placement(5, (("a", "MaxPool"), ("b", "MaxPool"), ("c", "Unary")), 2)
@@ -176,6 +176,16 @@ def test_a_placement_that_cannot_be_read_ends_the_engine(stage: Stage, text: str
     stage.engines[1].say(messages.pack_placed(0, text))
     stage.turn()
     assert 1 not in stage.generation.handles and stage.generation.placements == {}
+
+
+def test_what_a_lost_engine_said_of_its_memory_is_not_kept(stage: Stage) -> None:
+    """Both lie there when main looks: the golden answer is wrong, and the memory is in pieces."""
+    stage.serve()
+    stage.engines[2].say(messages.pack_golden(0, ok=False, text="output 'scores' differs"))
+    stage.engines[2].say(messages.pack_memory(0, memory_text(20)))
+    stage.turn()
+    assert 2 not in stage.generation.handles and stage.generation.machine.losses == {Fault.WRONG: 1}
+    assert stage.generation.memory.table(2) is None and stage.generation.memory.problems() == []
 
 
 def memory_text(percent: float) -> str:
@@ -440,14 +450,14 @@ def test_a_retired_generation_starts_nothing_and_ends_with_its_last_answer(stage
     stage.serve()
     stage.send(1)
     stage.generation.retire()
-    assert not stage.generation.idle()
+    assert stage.generation.frames_in_flight() == 1
     stage.engines[2].die()
     stage.turn(S)
     assert sorted(stage.generation.handles) == [1] and len(stage.processes.started) == 2
     (order,) = stage.engines[1].hear()
     stage.engines[1].answer(order, [ROW])
     stage.turn()
-    assert stage.generation.idle() and stage.generation.machine.engines[1].standing is Standing.ACTIVE
+    assert not stage.generation.frames_in_flight() and stage.generation.machine.engines[1].standing is Standing.ACTIVE
 
 
 def test_what_is_in_flight_can_be_taken_back(stage: Stage) -> None:
@@ -455,7 +465,7 @@ def test_what_is_in_flight_can_be_taken_back(stage: Stage) -> None:
     stage.send(1)
     stage.send(2)
     assert [[f.seq for f in b.frames] for b in stage.generation.take_in_flight()] == [[1], [2]]
-    assert stage.generation.idle()
+    assert not stage.generation.frames_in_flight()
 
 
 def test_rules_are_the_configurations_times() -> None:

@@ -57,7 +57,7 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
         "losses": {"died": 3},
         "degradation": {"level": 1, "meaning": "frames of <optional> cameras are left out", "reason": "<late>",
                         "load": 1.25},
-        "frames": ledger.frames(), "reasons": dict(ledger.reasons), "queue": {"length": 4}, "slots": {"free": 30},
+        "frames": ledger.frames(2), "reasons": dict(ledger.reasons), "queue": {"length": 4}, "slots": {"free": 30},
         "renewals": 1,
         "processes": [
             {"name": "main (pid 5)", "private": 30 << 20, "descriptors": 40, "threads": 3, "leaks": ["threads"]},

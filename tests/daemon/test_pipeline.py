@@ -15,6 +15,7 @@ from stand_ins import MS, EngineStandIn, S
 
 from orind.daemon.batcher import BELIEVED_NS
 from orind.daemon.engine_handle import ResultLayout
+from orind.daemon.faults import Fault
 
 
 def test_a_frame_comes_back_with_its_rows_and_its_slot_is_free(line: Line) -> None:
@@ -235,6 +236,33 @@ def test_an_answer_that_cannot_be_is_an_error_and_the_engine_is_distrusted(line:
     assert "cannot be used" in line.handles[0].broken and line.ring.free == 8
 
 
+def test_a_distrusted_engine_gets_no_more_frames_to_be_blamed_for(line: Line) -> None:
+    """The next tick loses it; what waits then is for the next engine, and bears no guilt."""
+    engine = line.engine()
+    line.give(1)
+    line.pipeline.dispatch(line.now)
+    (order,) = engine.hear()
+    line.give(2)
+    engine.answer(order, [ROW * np.float32(np.nan)])
+    line.hear(line.handles[0])
+    line.pipeline.dispatch(line.now)
+    assert engine.hear() == [] and len(line.pipeline.queues) == 1
+    line.kill("its answer cannot be used", Fault.UNTRUSTED)
+    line.engine()
+    line.pipeline.dispatch(line.now)
+    line.serve()
+    assert line.outcomes() == [(1, "error"), (2, "ok")]
+
+
+def test_an_engine_that_takes_no_message_gets_one_only(line: Line) -> None:
+    line.engine()
+    line.engines[0].die()
+    for seq in range(3):
+        line.give(seq)
+    line.pipeline.dispatch(line.now)
+    assert [len(b.frames) for b in line.handles[0].in_flight.values()] == [1] and len(line.pipeline.queues) == 2
+
+
 def test_an_answer_of_another_epoch_is_not_looked_at(line: Line) -> None:
     engine = line.engine()
     line.give(1)
@@ -253,8 +281,8 @@ def test_an_answer_with_another_number_of_frames_ends_the_engine(line: Line) -> 
     (order,) = engine.hear()
     engine.answer(order, [ROW, ROW])
     line.hear(line.handles[0])
-    assert line.handles[0].ended and "another number of frames" in line.handles[0].end_reason()
-    assert [len(b.frames) for b in line.handles[0].take_in_flight()] == [1]
+    assert "another number of frames" in line.handles[0].end_reason()
+    assert line.handles[0].ended and [len(b.frames) for b in line.handles[0].in_flight.values()] == [1]
 
 
 def test_no_more_than_the_depth_is_in_flight(line: Line) -> None:
@@ -303,7 +331,7 @@ def test_drop_all_answers_everything_that_is_left(line: Line) -> None:
     line.pipeline.drop_all(line.handles[0].take_in_flight(), "shutting down", line.now)
     assert sorted(line.outcomes()) == [(n, "dropped") for n in range(1, 6)]
     assert {r["reason"] for r in line.published} == {"shutting down"} and line.ledger.in_flight == 0
-    assert line.ledger.reasons == {"shutdown": 5} and line.decoders.idle()
+    assert line.ledger.reasons == {"shutdown": 5} and not len(line.decoders)
     worker.die()
 
 

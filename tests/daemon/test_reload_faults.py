@@ -22,6 +22,7 @@ from test_daemon import DETECT, ROW, House, made_config, signals_restored  # noq
 from orind.daemon.daemon import Daemon
 from orind.daemon.generation import Generation
 from orind.daemon.nursery_client import GONE, NurseryDied
+from orind.daemon.status import frames_held
 from orind.ipc import meminfo
 from orind.ipc.errors import IpcError
 from orind.ipc.results import ResultArea
@@ -92,9 +93,9 @@ class Reload:
 
 def assert_books(daemon: Daemon, received: int, ok: int) -> None:
     """Every trigger has its one outcome, and no slot is kept."""
-    frames = daemon.ledger.frames()
-    outcomes = sum(n for name, n in frames.items() if name not in ("received", "in_flight", "repeated"))
-    assert (frames["received"], frames["ok"], frames["in_flight"], outcomes) == (received, ok, 0, received)
+    ledger = daemon.ledger
+    counted = (ledger.received, ledger.outcomes["ok"], frames_held(daemon), sum(ledger.outcomes.values()))
+    assert counted == (received, ok, 0, received)
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def test_a_failover_in_any_stage_loses_no_frame(house: House, stage: str) -> Non
     house.send(2)
     house.answer_from(reload.new[0])
     assert reload.outcome(2) == "ok"
-    house.until(lambda: not house.daemon._retired)
+    house.until(lambda: not house.daemon.retired)
     assert house.status()["failovers"] == 1
     assert_books(house.daemon, received=2, ok=2)
 
@@ -228,7 +229,7 @@ def test_the_death_of_the_nursery_ends_main_and_everybody_is_told(
     ledger, books = house.daemon.ledger, house.daemon
     house.close()
     assert [r["ok"] for r in reload.replies] == [stage == "switched"]
-    assert ledger.frames()["dropped"] == 1
+    assert ledger.outcomes["dropped"] == 1
     assert_books(books, received=1, ok=0)
 
 
@@ -345,7 +346,7 @@ def test_result_memory_is_taken_before_the_switch_or_the_reload_is_refused(
     reload.answer_checker()
     house.until(lambda: reload.replies)
     assert "of 9999 bytes cannot be allocated, 99 are free" in reload.replies[0]["problems"][0]
-    assert house.status()["generation"] == 1 and not house.daemon._retired
+    assert house.status()["generation"] == 1 and not house.daemon.retired
     reload.old[0].answer(reload.order, [ROW])
     assert reload.outcome(1) == "ok"
 
@@ -380,7 +381,7 @@ def test_generations_that_still_answer_do_not_pile_up(house: House) -> None:
     for engine, order in held:
         engine.answer(order, [ROW])
     assert {house.reply()["outcome"] for _ in held} == {"ok"}
-    house.until(lambda: not house.daemon._retired)
+    house.until(lambda: not house.daemon.retired)
     reload.ask_again()
     reload.start_engines()
     reload.finish()
@@ -399,7 +400,7 @@ def test_a_reload_leaves_nothing_that_only_the_collector_would_find(house: House
             reload.ask_again()
             reload.start_engines()
             reload.finish()
-            house.until(lambda: not house.daemon._retired)
+            house.until(lambda: not house.daemon.retired)
         for engine in house.engines[:-2]:
             engine.die()
         # as the real nursery forgets who has ended, and so must the test

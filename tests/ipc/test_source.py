@@ -113,14 +113,14 @@ def test_behind_a_proxy(context: zmq.Context[Any], tmp_path: Path, kind: int) ->
     source.close()
 
 
-def test_a_client_that_left_is_counted(context: zmq.Context[Any], endpoint: str) -> None:
+def test_a_client_that_left_is_told_of(context: zmq.Context[Any], endpoint: str) -> None:
     source = Source(context, "router", endpoint, slot_bytes=1000)
     assert source.drain() == []
-    assert source.reply([b"nobody"], [b"x"]) is False and source.unroutable == 1
+    assert source.reply([b"nobody"], [b"x"]) is False
     source.close()
 
 
-def test_a_client_that_does_not_read_is_counted_and_never_waited_for(context: zmq.Context[Any], endpoint: str) -> None:
+def test_a_client_that_does_not_read_is_never_waited_for(context: zmq.Context[Any], endpoint: str) -> None:
     source = Source(context, "router", endpoint, slot_bytes=1000)
     sock = client(context, zmq.DEALER, endpoint, RCVHWM=2)
     sock.send_multipart([b"cam", HEADER, b""])
@@ -129,7 +129,7 @@ def test_a_client_that_does_not_read_is_counted_and_never_waited_for(context: zm
     while source.reply(frame.envelope, [b"res/cam", bytes(100_000)]):
         answers += 1
         assert answers < 100_000
-    assert source.full == 1 and answers > 0
+    assert answers > 0
     sock.close()
     source.socket.setsockopt(zmq.LINGER, 0)
     source.close()
@@ -231,9 +231,12 @@ def test_sink_publishes_and_never_waits(context: zmq.Context[Any], endpoint: str
         if sub.poll(1):
             break
     assert sub.recv_multipart() == [b"res/cam", b"{}", bytes(24)]
-    for _ in range(3000):
-        sink.publish([b"res/cam", bytes(10_000)])
-    assert sink.published > 3000
+    for number in range(3000):
+        sink.publish([b"res/cam", str(number).encode(), bytes(10_000)])
+    got = []
+    while sub.poll(500):
+        got.append(int(sub.recv_multipart()[1]))
+    assert got == sorted(set(got)) and 0 < len(got) < 3000, "it dropped for who does not read"
     sub.close()
     sink.socket.setsockopt(zmq.LINGER, 0)
     sink.close()
