@@ -10,7 +10,7 @@ Used by camera programs, `orind publish` and the tests. Five lines are enough:
 
 Invariant of the DEALER pattern: a frame is outstanding until its answer is here; until then it is sent again now and
 then, byte for byte the same (the daemon recognises it and answers `repeated` instead of inspecting a part twice), and
-what was given up is listed in `unanswered`, never forgotten.
+what was given up is counted in `given_up`, its last 4,096 listed in `unanswered`.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class Publisher:
         self.max_outstanding, self.send_timeout_s = max_outstanding, send_timeout_s
         self.resend_after_s, self.give_up_after_s = resend_after_s, give_up_after_s
         self.sent = self.resent = self.answered = self.duplicates = self.malformed = self.unfetched = 0
+        self.given_up = 0
         self._next_seq = 0
         self._outstanding: dict[int, _Outstanding] = {}
         self._given_up: deque[int] = deque(maxlen=KEPT_MAX)
@@ -95,7 +96,7 @@ class Publisher:
             self._context, PATTERNS[pattern], hwm=hwm, linger_ms=linger_ms, max_bytes=RESULT_BYTES_MAX
         )
         # Do not queue to nobody: frames, and every re-send of them, would wait for a daemon that is not there.
-        self._connection = Connection(self._socket) if pattern == "dealer" else None
+        self._connection = Connection(self._socket) if pattern == "dealer" and not bind else None
         if pattern == "push":
             self._socket.setsockopt(zmq.IMMEDIATE, 1)
         try:
@@ -269,11 +270,12 @@ class Publisher:
             if now_s - frame.first_sent_s >= self.give_up_after_s:
                 del self._outstanding[seq]
                 self._given_up.append(seq)
+                self.given_up += 1
                 continue
             frame.wait_s = min(2 * frame.wait_s, BACKOFF_MAX * self.resend_after_s)
             frame.due_s = now_s + frame.wait_s
             try:
-                if self._connection is None or not self._connection.up():
+                if self._connection is not None and not self._connection.up():
                     raise zmq.Again
                 self._socket.send_multipart(frame.parts, zmq.NOBLOCK, copy=False)
                 self.resent += 1

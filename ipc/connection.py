@@ -1,7 +1,9 @@
-"""Whether somebody is at the other end of a socket, told by ZeroMQ's own events.
+"""Whether somebody is at the other end of a socket that connects, told by ZeroMQ's own events.
 
 Used by the client library. For DEALER the simpler way, ZMQ_IMMEDIATE, costs answers: when the peer ends, libzmq then
 throws away what it had received and the application had not read yet, such as the last words of a daemon that stops.
+Not for a socket that binds: the events do not say whose handshake succeeded, so that a stranger who comes and goes could
+not be told from a peer who leaves; and there POLLOUT knows, for a bound socket has one pipe a peer and no other.
 """
 
 from __future__ import annotations
@@ -17,20 +19,19 @@ EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
 class Connection:
-    """Counts a socket's peers. Make it before the socket connects; close it before the socket."""
+    """Follows the one peer of a socket. Make it before the socket connects; close it before the socket."""
 
     def __init__(self, sock: Socket) -> None:
         self._socket = sock
         self._monitor = sock.get_monitor_socket(EVENTS)
-        self._peers = 0
+        self._up = False
 
     def up(self) -> bool:
         """Whether a peer is there, as far as is known now."""
         while self._monitor.poll(0):
             event = recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
-            # a connection whose handshake failed is disconnected without having counted
-            self._peers = self._peers + 1 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else max(0, self._peers - 1)
-        return self._peers > 0
+            self._up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        return self._up
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for a peer; False when none came."""

@@ -29,7 +29,6 @@ class Subscriber:
         endpoint: str,
         cameras: Sequence[str] = (),
         *,
-        bind: bool = False,
         timeout_s: float | None = None,
         hwm: int = 1000,
         context: Context | None = None,
@@ -45,7 +44,7 @@ class Subscriber:
         for topic in topics:
             self._socket.subscribe(topic)
         try:
-            attach(self._socket, endpoint, bind=bind)
+            attach(self._socket, endpoint, bind=False)
         except BaseException:
             self.close()
             raise

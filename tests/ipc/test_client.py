@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
+import socket
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import zmq
 
 from orind.ipc import client, pixels, wire
 from orind.ipc.client import ClientError, Publisher, Result, Subscriber
-from orind.ipc.errors import EndpointError, WireError
+from orind.ipc.errors import EndpointError, NobodyThere, WireError
 from orind.ipc.sink import ResultSink
 
 WAIT_S = 10.0
@@ -141,13 +143,61 @@ def test_outstanding_is_bounded_and_the_unanswered_are_listed(start_daemon: Star
         assert camera.wait_all(0.01) == [] and camera.unanswered == (0, 1) and camera.sent == 2
 
 
+def test_strangers_at_a_bound_camera_do_not_drive_the_daemon_away(context: Any) -> None:
+    """One who hangs up before he has said anything, one who speaks ZeroMQ and is refused; then the daemon leaves."""
+    with Publisher(
+        "tcp://127.0.0.1:*", "cam", bind=True, send_timeout_s=WAIT_S, resend_after_s=0.05, context=context
+    ) as camera:
+        endpoint = camera._socket.getsockopt(zmq.LAST_ENDPOINT).decode()
+        router = context.socket(zmq.ROUTER)
+        router.setsockopt(zmq.LINGER, 0)
+        router.setsockopt(zmq.RCVTIMEO, int(WAIT_S * 1000))
+        router.connect(endpoint)
+        camera.send(IMAGE)
+        assert router.recv_multipart()[1] == b"cam"
+        for _ in range(3):
+            socket.create_connection(("127.0.0.1", int(endpoint.rpartition(":")[2]))).close()
+        stranger = context.socket(zmq.SUB)
+        stranger.setsockopt(zmq.LINGER, 0)
+        refused = stranger.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        stranger.connect(endpoint)
+        assert refused.poll(int(WAIT_S * 1000)), "a camera does not take a subscriber"
+        stranger.disable_monitor()
+        refused.close(0)
+        stranger.close()
+        assert camera.send(IMAGE) == 1
+        while camera.resent < 4:
+            camera.poll(0.05)
+        seqs = [wire.parse_header(router.recv_multipart()[2]).seq for _ in range(5)]
+        assert seqs.count(0) >= 2 and seqs.count(1) >= 2, seqs
+        router.close()
+        end = time.monotonic() + WAIT_S
+        while camera._socket.poll(0, zmq.POLLOUT) and time.monotonic() < end:
+            time.sleep(0.005)  # until its end of file is here
+        camera.send_timeout_s = 0.05
+        with pytest.raises(NobodyThere):
+            camera.send(IMAGE)
+
+
 def test_what_is_given_up_is_listed(start_daemon: Start) -> None:
     daemon = start_daemon()
     daemon.mute = 10**6
     with Publisher(daemon.frames, "cam", resend_after_s=0.01, give_up_after_s=0.05) as camera:
         camera.send(IMAGE)
         assert camera.wait_all(WAIT_S) == [] and camera.outstanding == 0 and camera.unanswered == (0,)
-        assert camera.resent >= 1
+        assert camera.resent >= 1 and camera.given_up == 1
+
+
+def test_the_list_of_what_is_given_up_is_bounded_and_the_count_is_not(
+    start_daemon: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "KEPT_MAX", 3)
+    daemon = start_daemon()
+    daemon.mute = 10**6
+    with Publisher(daemon.frames, "cam", resend_after_s=0.01, give_up_after_s=0.01) as camera:
+        for _ in range(5):
+            camera.send(IMAGE)
+        assert camera.wait_all(WAIT_S) == [] and (camera.given_up, camera.unanswered) == (5, (2, 3, 4))
 
 
 def test_nobody_there_is_one_clear_sentence(tmp_path: Path, no_fd_leak: None) -> None:
