@@ -1,8 +1,9 @@
 """Runs of a controller on a simulated board under a bursty load, and what is counted of them (scripts/bench_governor).
 
 The governor, steward and policy are the daemon's own; the board is power/plant. Everything is judged by the plant's
-true power, which no controller sees, over whole seconds at full load throughout. A run is made from its `Spec` alone,
-so that runs are repeatable and can be spread over processes.
+true power, which no controller sees: shares and means over whole seconds at full load throughout, the largest mean of a
+second over the whole run. A run is made from its `Spec` alone, so that runs are repeatable and can be spread over
+processes.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Spec:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run was like; shares in 0..1, W, C, s, MHz (work: the clock times powered TPCs that full load ran at)."""
+    """What a run was like; shares in 0..1, W, C, s, MHz (work: the clock times powered TPCs that full load ran at).
+    `max_w`: largest mean of any second, sliding by a tick, loaded or not; `over_s`: longest run of ticks over."""
 
     spec: Spec
     seconds: int
@@ -222,6 +224,7 @@ class _Counted:
         self._recent.append(watts)
         if len(self._recent) > TICKS:
             self._recent.pop(0)
+        if len(self._recent) == TICKS:
             self._max_w = max(self._max_w, sum(self._recent) / TICKS)
         self._tj_max = max(self._tj_max, board.model.temperature_c("tj"))
         self._throttled += board.kernel.throttled or board.kernel.shut_down

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import bench_governor
-from governor_runs import Bursts, Spec, mode_for, run, settings
+from governor_runs import Bursts, Outcome, Spec, _Counted, mode_for, run, settings
 
 from orind.power import simulation
 from orind.power.governor import Governor
+from orind.power.plant.simulated import simulated_board
 
 SHORT = Spec("orin-nano-super", "orin-nano-super-12w", "governor", 2, 0.08)
 
@@ -36,19 +39,73 @@ def test_runs_are_repeatable_and_fair() -> None:
     assert free.mean_w > 15 and free.within == 0.0 and abs(governed.mean_w - 12) < 0.5
 
 
-def test_a_governor_that_lets_go_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def _careless(monkeypatch: pytest.MonkeyPatch, cap_hz: Callable[[int, int], int]) -> None:
+    """A governor that sets what `cap_hz` makes of its cap and the number of its tick."""
     class Careless(Governor):
+        ticks = 0
+
         def decide(self, *arguments, **named):  # type: ignore[no-untyped-def]
             decision = super().decide(*arguments, **named)
-            return dataclasses.replace(decision, gpu_cap_hz=decision.gpu_cap_hz + 204_000_000)
+            self.ticks += 1
+            return dataclasses.replace(decision, gpu_cap_hz=cap_hz(decision.gpu_cap_hz, self.ticks))
 
     monkeypatch.setattr(simulation, "Governor", Careless)
-    wrong = bench_governor.budget("orin-nano-super", 0.05, [2], lambda specs: [run(spec) for spec in specs])
-    assert any("within 1.5 W" in line for line in wrong) and any("over budget" in line for line in wrong)
 
 
-def test_heat_is_judged() -> None:
-    assert bench_governor.heat(0.05, [1], lambda specs: [run(spec) for spec in specs]) == []
+# a run without a governor is the same whichever governor is tried
+_without_governor = functools.cache(run)
+
+
+def _make(specs: Iterable[Spec]) -> list[Outcome]:
+    return [run(spec) if spec.control == "governor" else _without_governor(spec) for spec in specs]
+
+
+def test_a_governor_that_lets_go_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    _careless(monkeypatch, lambda hz, _: hz + 204_000_000)
+    wrong = bench_governor.budget("orin-nano-super", 0.05, [2], _make)
+    assert any("within 1.5 W" in line for line in wrong) and any("s over budget" in line for line in wrong)
+
+
+def test_a_governor_that_looks_in_every_tenth_tick_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine ticks far over the budget and one under it are never over for a second without a break."""
+    _careless(monkeypatch, lambda hz, tick: hz + 204_000_000 if tick % 10 else 306_000_000)
+    wrong = bench_governor.budget("orin-nano-super", 0.05, [2], _make)
+    assert any("W in the mean of a second" in line for line in wrong), wrong
+    assert not any("s over budget" in line for line in wrong)
+
+
+@pytest.mark.parametrize(("watts", "wrong"), [(13.0, []), (14.0, ["short: 14.00 W in the mean of a second"])])
+def test_seconds_that_are_not_at_full_load_are_judged(watts: float, wrong: list[str]) -> None:
+    facts, policy, module = settings(SHORT)
+    board, counted = simulated_board(facts, module), _Counted(12.0, 1.5)
+    for load in (1.0,) * 9 + (0.5,) + (0.0,) * 10:
+        counted.add(watts if load else 4.0, load, 12_000, board, "free")
+    outcome = counted.outcome(SHORT, 1.0)
+    found: list[str] = []
+    bench_governor._judge_power(found, outcome, policy, "short")
+    assert outcome.seconds == 0 and found == wrong
+
+
+def test_heat_is_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench_governor.heat(0.1, [1], _make) == []
+    limits = capsys.readouterr().out.splitlines()[-1].split()
+    assert limits == ["limit", "<=51.5", "<=1", ">=100%", "<=85", "0"]
+
+
+@pytest.mark.parametrize(("cap_hz", "wrong"), [
+    (lambda hz, _: 306_000_000, ["mean clock 306 MHz, fixed 8"]),
+    (lambda hz, _: 1_300_500_000, ["C", "throttled for ", "s over budget", "W in the mean of a second"])],
+    ids=["hardly works", "lets go"])
+def test_a_governor_that_is_careless_of_heat_is_found(monkeypatch: pytest.MonkeyPatch,
+                                                      cap_hz: Callable[[int, int], int], wrong: list[str]) -> None:
+    _careless(monkeypatch, cap_hz)
+    found = bench_governor.heat(0.1, [1], _make)
+    assert len(found) == len(wrong) and all(part in line for part, line in zip(wrong, found, strict=True)), found
+
+
+def test_a_short_run_does_not_judge_the_clock_where_heat_binds(monkeypatch: pytest.MonkeyPatch) -> None:
+    _careless(monkeypatch, lambda hz, _: 306_000_000)
+    assert bench_governor.heat(0.05, [1], _make) == []
 
 
 def test_the_load_is_what_it_says() -> None:
