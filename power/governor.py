@@ -76,6 +76,7 @@ class Governor:
         self._stepper = _stepper(policy)
         self._thermal = ThermalBudget(policy.tj_warn_mc, policy.tj_limit_mc, facts.sensor_window_ns)
         self._trust = SensorTrust(facts.model.full_mw)
+        self._trust.watch(policy.zone_limits_mc)
         self._overrun = Overrun()
         self._ladder = Ladder()
         self._cpu = CpuClock()
@@ -96,6 +97,7 @@ class Governor:
         if (old.steady, old.dwell_ns, old.tick_ns) != (policy.steady, policy.dwell_ns, policy.tick_ns):
             self._stepper = _stepper(policy)
         self._rails.adopt(policy.rail_limits_mw)
+        self._trust.watch(policy.zone_limits_mc)
 
     @property
     def power_doubted(self) -> bool:

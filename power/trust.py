@@ -1,15 +1,17 @@
 """Decides whether the sensors can be believed; a lost sensor counts as hot. Pure.
 
 Called by governor.py with every reading. Rules (DESIGN section 8): junction unreadable; GPU zone unreadable while the
-GPU is loaded (rail-gated is normal); a temperature that jumps more than 20 C within a second; one that stays the same
-for 30 s while power moved by more than 3 W; a junction far from the hottest zone, although it is their maximum; board
-power unreadable, or frozen while the model says it moved.
+GPU is loaded (rail-gated is normal); a zone unreadable that the policy limits; one of these that jumps more than 20 C
+within a second, or stays the same for 30 s while power moved by more than 3 W; a junction far from the hottest zone,
+although it is their maximum; board power unreadable, or frozen while the model says it moved.
 Invariant: hot within a second of the fact, and trust comes back by itself, only after a stretch of good readings.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .sensors import Readings
@@ -29,6 +31,7 @@ _OFF_ZONES_MC = 10_000
 # to its value: the same fault within a minute of that takes twice as long.
 _RECOVER_NS, _RECOVER_MAX_NS, _RELAPSE_NS = 5 * _S, 160 * _S, 60 * _S
 _LOADED = 0.05
+_NUMBER = re.compile(r" -?[0-9]")
 
 
 @dataclass(slots=True)
@@ -52,6 +55,7 @@ class SensorTrust:
     def __init__(self, full_mw: float) -> None:
         self._frozen_moved_mw = _FROZEN_MOVED_SHARE * full_mw
         self._zones = {"junction temperature": _Zone(), "GPU temperature": _Zone()}
+        self._limited: dict[str, _Zone] = {}
         self._power_good_ns: int | None = None
         self._power: int | None = None
         self._power_same_ns = 0
@@ -65,6 +69,11 @@ class SensorTrust:
         self.power_doubted = False
         """Whether the last reading of board power is lost or cannot be true."""
 
+    def watch(self, zones: Iterable[str]) -> None:
+        """These zones have a limit of their own, which ends with their sensor. Those that can always be read: never
+        the junction, never one that sleeps (policy_check.py)."""
+        self._limited = {name: self._limited.get(name) or _Zone() for name in zones}
+
     def judge(self, seen: Readings, busy: float | None, load_mw: float | None, now_ns: int) -> str | None:
         """None when the sensors can be believed; else why the board must be taken for hot. An unknown busy share
         counts as loaded, unless the GPU's own load is 0. `load_mw`: what the model says of the load's power."""
@@ -74,11 +83,13 @@ class SensorTrust:
         loaded = (busy is None or busy > _LOADED) and seen.gpu_busy_permille != 0
         junction, gpu = self._zones["junction temperature"], self._zones["GPU temperature"]
         bad_power = self._judge_power(seen.board_mw, load_mw, now_ns)
+        bad_limited = self._judge_limited(seen, now_ns)
         self.power_doubted = bad_power is not None
         bad = (
             self._judge_zone("junction temperature", junction, seen.tj_mc, seen.board_mw, True, now_ns)
             or self._judge_zone("GPU temperature", gpu, seen.zones_mc.get("gpu"), seen.board_mw, loaded, now_ns)
             or _judge_junction(seen)
+            or bad_limited
             or bad_power
         )
         if bad is not None:
@@ -132,6 +143,16 @@ class SensorTrust:
             return f"{name} stuck at {value / 1000:.1f} C while power moved by {zone.high_mw - zone.low_mw:.0f} mW"
         return None
 
+    def _judge_limited(self, seen: Readings, now_ns: int) -> str | None:
+        """Every one of them, so that the history of none has gaps; the first fault counts."""
+        found = []
+        for name, zone in self._limited.items():
+            if zone.good_ns is None:
+                zone.good_ns = now_ns  # a policy may have come to limit it just now
+            found.append(self._judge_zone(f"temperature of zone {name}", zone, seen.zones_mc.get(name), seen.board_mw,
+                                          True, now_ns))
+        return next((fault for fault in found if fault is not None), None)
+
     def _judge_power(self, power: int | None, load_mw: float | None, now_ns: int) -> str | None:
         if power is None:
             return "board power lost" if self._lost_for(self._power_good_ns, now_ns) else None
@@ -157,8 +178,8 @@ class SensorTrust:
 
 
 def _kind(fault: str) -> str:
-    """Its words before the first number."""
-    return fault[:next((i for i, letter in enumerate(fault) if letter.isdigit()), len(fault))]
+    """Its words before the first number (a zone's name may end with a digit)."""
+    return _NUMBER.split(fault, maxsplit=1)[0]
 
 
 def _judge_junction(seen: Readings) -> str | None:

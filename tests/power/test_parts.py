@@ -194,6 +194,27 @@ def test_a_fault_that_comes_again_is_believed_for_longer() -> None:
     assert now - begun == 5 * 10**9, "a minute was well"
 
 
+def test_a_lost_zone_and_a_stuck_one_are_two_faults_although_its_name_has_a_digit() -> None:
+    trust, now, verdicts = SensorTrust(43_000), 10**9, []
+    trust.watch(["soc2"])
+
+    def look(zone_mc: int | None, power_mw: int = 20_000) -> str | None:
+        nonlocal now
+        now += TICK
+        odd = now // TICK % 2
+        zones = {"gpu": 60_000 + odd} | ({} if zone_mc is None else {"soc2": zone_mc})
+        return trust.judge(Readings(board_mw=power_mw + odd, tj_mc=60_000 + odd, zones_mc=zones), 1.0, None, now)
+
+    look(50_000)
+    for zone_mc in (None, 50_000):
+        told = [look(zone_mc, 20_000 + n % 4 * 2_000) for n in range(320)]
+        verdicts.append(told[-1])
+        well = [look(50_001 + n % 3) is None for n in range(60)]
+        assert well.index(True) == 49, "after 5 s: no relapse"
+    assert verdicts[0] == "temperature of zone soc2 lost"
+    assert verdicts[1].startswith("temperature of zone soc2 stuck at 50.0 C while power moved by")
+
+
 def test_over_current_rate() -> None:
     rate = OverCurrentRate()
     assert [rate.take(i * 7, i * 10**9) for i in range(6)] == [None, None, None, None, 7.0, 7.0]
