@@ -3,7 +3,7 @@
 Used by steward.py in the place of Sensors. The reader (power/readers/jtop_reader.py) runs with the interpreter that the
 configuration names, since jetson-stats is AGPL-3.0 and no package of ours. Invariants: `read` never waits and never
 raises; a reader that ended, is silent or says nonsense means lost sensors, with the reason, and is started anew, ever
-more rarely; it ends with the steward, whose end closes its standard input.
+more rarely and never beside one that has not gone yet; it ends with the steward, whose end closes its standard input.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class JtopSource:
         self._clock = clock
         self._respawn = Respawn(AGAIN_NS)
         self._reader: subprocess.Popen[bytes] | None = None
+        self._killed: subprocess.Popen[bytes] | None = None  # until the kernel has let it go
         self._rest = b""
         self._heard_ns = 0
         self._sample: JtopSample | None = None
@@ -61,7 +62,9 @@ class JtopSource:
     def read(self) -> Readings:
         """What the last sample says, if it is a fresh one."""
         now_ns = self._clock()
-        if self._reader is None and self._respawn.due(now_ns):
+        if self._killed is not None and self._killed.poll() is not None:
+            self._killed = None
+        if self._reader is None and self._killed is None and self._respawn.due(now_ns):
             self._start(now_ns)
         self._receive(now_ns)
         if self._reader is not None and now_ns - self._heard_ns > SILENT_NS:
@@ -75,6 +78,9 @@ class JtopSource:
         """End the reader and wait for it."""
         if self._reader is not None:
             self._end("")
+        if self._killed is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # held by the kernel; it is no child for long
+                self._killed.wait(END_S)
 
     def _start(self, now_ns: int) -> None:
         self._rest, self._heard_ns = b"", now_ns
@@ -117,13 +123,12 @@ class JtopSource:
             self._end("the reader has ended")
 
     def _end(self, why: str) -> None:
-        """The last sample stays: while it is fresh it is true."""
+        """Kill it; later looks find it gone. The last sample stays: while it is fresh it is true."""
         reader, self._reader = self._reader, None
         assert reader is not None and reader.stdin is not None and reader.stdout is not None
         with contextlib.suppress(OSError):
             reader.stdin.close()
         reader.stdout.close()
         reader.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that the kernel holds; it is no child for long
-            reader.wait(END_S)
+        self._killed = reader
         self._respawn.failed(self._clock(), bound_text(why))

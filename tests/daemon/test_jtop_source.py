@@ -82,11 +82,11 @@ def test_a_reader_that_ends_is_lost_sensors_and_is_started_anew(reader: Reader) 
     began = reader.folder / "began"
     body = f"BEGAN = {str(began)!r}\nopen(BEGAN, 'a').write('x')\nprint(SAMPLE, flush=True)"
     source = reader.start(f"{body}\nif os.path.getsize(BEGAN) < 3: os._exit(3)\n{WAIT}")
-    reader.until(lambda: source.read() is not None and source._reader is None)
+    reader.until(lambda: source.read() is not None and source._reader is None and source._killed is None)
     reader.now += S
     # the second, at once after a second; its failure waits no longer than that of the first, since it had served
     assert "jtop: the reader has ended" in source.read().faults[-1]
-    reader.until(lambda: source.read() is not None and source._reader is None)
+    reader.until(lambda: source.read() is not None and source._reader is None and source._killed is None)
     reader.now += S
     reader.until(lambda: source.read() is not None and began.read_text() == "xxx")
     assert source._reader is not None and source._reader.poll() is None
@@ -115,8 +115,26 @@ def test_a_silent_one_is_replaced(reader: Reader) -> None:
     assert process is not None and source.read().board_mw is None
     reader.now += SILENT_NS + 1
     assert source.read().faults[-1] == "jtop: the reader has been silent for 5 s and is replaced"
-    assert process.poll() is not None
+    process.wait(30)
     reader.now += S
+    source.read()
+    assert source._reader is not None and source._reader is not process
+
+
+def test_a_reader_that_the_kernel_holds_is_not_waited_for_and_has_no_second_beside_it(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = reader.start(WAIT)
+    process = source._reader
+    assert process is not None
+    with monkeypatch.context() as held:
+        held.setattr(process, "wait", lambda timeout=None: pytest.fail("a tick waits"))
+        held.setattr(process, "poll", lambda: None)
+        for _ in range(3):
+            reader.now += SILENT_NS + 1
+            assert source.read().faults[-1] == "jtop: the reader has been silent for 5 s and is replaced"
+            assert source._reader is None
+    process.wait(30)
     source.read()
     assert source._reader is not None and source._reader is not process
 
