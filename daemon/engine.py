@@ -18,7 +18,7 @@ from ..ipc.channel import Channel
 from ..ipc.results import ResultArea
 from ..ipc.slots import SlotReader
 from ..kernels.devices import open_device
-from .engine_loop import EngineLoop
+from .engine_loop import EngineLoop, in_words
 from .lifeline import begin_child
 from .priority import StandingBack
 
@@ -39,7 +39,7 @@ def main() -> int:
             channel, slots, results, plan_fds, device, start["heartbeat_ms"], start["emergency_bytes"]
         )
     except Exception as error:  # noqa: BLE001 whatever keeps it from starting must reach main in words
-        channel.send(messages.pack_fault(time.monotonic_ns(), f"cannot start: {error}"))
+        channel.send(messages.pack_fault(time.monotonic_ns(), f"cannot start: {in_words(error)}"))
         return 1
     gc.collect()
     gc.freeze()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -82,13 +83,17 @@ class EngineLoop:
         """Check, say READY, serve until main is gone. Returns the process's exit code.
 
         `on_proved`: called when the golden answers were right, before READY is said.
-        A device that has failed is the engine's last word: main hears of it at once, the standby takes over.
+        Whatever ends it is its last word: main hears of it at once and in words, the standby takes over.
         """
         try:
             return self._run(on_proved)
         except DeviceFault as error:
-            self._channel.send(messages.pack_fault(time.monotonic_ns(), str(error)))
-            return 1
+            text = str(error)
+        except Exception as error:  # noqa: BLE001 a bare end of file would leave the reason to whoever reads the journal
+            traceback.print_exc()
+            text = in_words(error)
+        self._channel.send(messages.pack_fault(time.monotonic_ns(), text))
+        return 1
 
     def _run(self, on_proved: Callable[[], None]) -> int:
         self._tell_placements()
@@ -167,6 +172,12 @@ class EngineLoop:
             batch.batch_id, batch.epoch, batch.area, start_ns, model.preprocessed_ns, model.executed_ns,
             time.monotonic_ns(), tuple(statuses),
         )
+
+
+def in_words(error: Exception) -> str:
+    """Python's own with their kind: a MemoryError has no text, that of a KeyError says nothing alone."""
+    name = type(error).__name__
+    return f"{name}: {error}".removesuffix(": ") if type(error).__module__ == "builtins" else str(error) or name
 
 
 def _status(outcome: int | FrameFault) -> messages.FrameAnswer:

@@ -34,7 +34,7 @@ class Fault(str, Enum):
 
 MEANINGS = {
     Fault.DIED: "its process ended, by a signal or by itself",
-    Fault.REPORTED: "it reports a fault of its device, such as a CUDA error, or why it cannot start",
+    Fault.REPORTED: "it reports what ends it, such as a CUDA error, no memory, or why it cannot start",
     Fault.UNTRUSTED: "it says or answers what cannot be, or takes no message",
     Fault.BATCH_OVERDUE: "a batch ran longer than engine.batch_watchdog_ms",
     Fault.SILENT: "idle, without a heartbeat for engine.heartbeat_missed_ms",

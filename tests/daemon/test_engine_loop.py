@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from orind.ipc.message_text import Kind
 from orind.ipc.results import ResultArea
 from orind.ipc.slots import SlotReader, SlotRing
 from orind.kernels.devices import open_device
-from orind.kernels.ir.errors import GoldenMismatch
+from orind.kernels.ir.errors import DeviceFault, GoldenMismatch, ProgramError
 from orind.kernels.memory.reservation import HostReservation, Reservation
 from orind.kernels.model import FrameFault, Interface
 from orind.kernels.picture import Picture
@@ -196,6 +196,49 @@ def test_a_wrong_golden_answer_at_start_is_its_last_word(bench: Bench) -> None:
     assert bench.end() == 1
 
 
+def raising(kind: type[Exception], text: str) -> Callable[..., list[int | FrameFault]]:
+    def run(*_: object) -> list[int | FrameFault]:
+        raise kind(text) if text else kind
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        (DeviceFault, "cuCtxSynchronize: illegal address", "cuCtxSynchronize: illegal address"),
+        (MemoryError, "", "MemoryError"),
+        (ProgramError, "step 'conv_3' has no kernel", "step 'conv_3' has no kernel"),
+    ],
+)
+def test_whatever_ends_it_at_work_is_its_last_word(
+    bench: Bench, kind: type[Exception], text: str, said: str
+) -> None:
+    bench.model.run = raising(kind, text)  # type: ignore[method-assign]
+    bench.start(bench.loop())
+    assert bench.notice().kind is Kind.READY
+    bench.sock.send(messages.pack_batch(messages.Batch(1, 7, 0, 0, (bench.frame(1),))))
+    fault = bench.notice()
+    assert (fault.kind, fault.ok, fault.text) == (Kind.FAULT, False, said)
+    assert bench.end() == 1
+
+
+def test_orders_that_cannot_be_are_told_back_before_it_ends(bench: Bench) -> None:
+    for order, said in (
+        (messages.pack_batch(messages.Batch(1, 7, 0, 9, (bench.frame(1),))), "result 9/0 lies outside"),
+        (messages.pack_batch(messages.Batch(1, 7, 5, 0, (bench.frame(1),))), "IndexError: "),
+        (b"no message of ours", "datagram with magic"),
+    ):
+        other = Bench()
+        other.start(other.loop())
+        assert other.notice().kind is Kind.READY
+        other.sock.send(order)
+        fault = other.notice()
+        assert fault.kind is Kind.FAULT and fault.text.startswith(said)
+        assert other.end() == 1
+        other.close()
+
+
 def test_check_is_answered_with_what_it_found(bench: Bench) -> None:
     bench.start(bench.loop())
     assert bench.notice().kind is Kind.READY and bench.proved == [True]
@@ -282,6 +325,7 @@ def test_the_process_starts_says_ready_and_stops(
     [
         ({"slots": [400, 16_384]}, "were announced"),
         ({"device": "cuda"}, "cuda"),
+        ({"results": [2, 4, 24]}, "cannot start: ValueError: not enough values to unpack"),
     ],
 )
 def test_whatever_keeps_it_from_starting_reaches_main_in_words(
