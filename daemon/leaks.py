@@ -25,9 +25,10 @@ FORGET_NS = 120_000_000_000  # not heard of for so long: it has ended
 PRIVATE, DESCRIPTORS, THREADS, DEVICE = "private memory", "descriptors", "threads", "device memory"
 KEYS = {PRIVATE: "private", DESCRIPTORS: "descriptors", THREADS: "threads", DEVICE: "device_free"}  # in the status
 MIB = 1 << 20
-# what may grow within a window and mean nothing, and the part of the level that may
+# what may grow within a window and mean nothing, and the part of the level that may (of a device only what is free is
+# told, which is no level)
 FLOORS: Mapping[str, tuple[float, float]] = {
-    PRIVATE: (8 * MIB, 0.03), DESCRIPTORS: (16, 0.1), THREADS: (4, 0.1), DEVICE: (64 * MIB, 0.03),
+    PRIVATE: (8 * MIB, 0.03), DESCRIPTORS: (16, 0.1), THREADS: (4, 0.1), DEVICE: (64 * MIB, 0),
 }
 # Main remembers thousands of answers of each camera (repeats.py), which at a slow camera takes hours to fill
 MAIN, MAIN_FLOOR = "main", (48 * MIB, 0.1)

@@ -225,6 +225,20 @@ class Health(Section):
     memory_max_percent: float = Field(default=90, gt=0, le=100, description="memory in use above which health is 503")
 
 
+LEAK_MINUTES_MIN = 15
+"""A window's bucket then lasts as long as it takes to look at as many processes as there can be, one a second."""
+
+
+def _with_samples_enough(minutes: object) -> object:
+    """The bound with its reason; what is no number is told apart elsewhere."""
+    if isinstance(minutes, (int, float)) and minutes < LEAK_MINUTES_MIN:
+        raise ValueError(
+            f"should be at least {LEAK_MINUTES_MIN}, got {minutes:g}: one process is looked at a second, so that in a "
+            "shorter time there may be too few samples of each for a verdict"
+        )
+    return minutes
+
+
 class Memory(Section):
     """Of an engine: all its plans, and room to prepare pictures, lie in one reservation."""
 
@@ -235,11 +249,12 @@ class Memory(Section):
         default=8, gt=0, le=100, description="of its free memory not in one piece: the standby takes over, see failover"
     )
     fragmentation_alarm_percent: float = Field(default=15, gt=0, le=100, description="the same: health says so")
-    leak_minutes: float = Field(
+    leak_minutes: Annotated[float, BeforeValidator(_with_samples_enough)] = Field(
         default=30,
-        gt=0,
+        ge=LEAK_MINUTES_MIN,
         le=1440,
-        description="memory, descriptors or threads of a process that grow so long without a rest: health says so",
+        description="memory, descriptors or threads of a process that grow so long without a rest: health says so; "
+        "shorter, there would not be enough samples of each process",
     )
 
 

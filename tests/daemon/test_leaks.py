@@ -14,10 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from stand_ins import S
 
 from orind.daemon import usage
+from orind.daemon.daemon import TICK_NS
+from orind.daemon.descriptors import GENERATIONS
 from orind.daemon.leaks import BUCKETS, LONG, PROCESSES_MAX, LeakWatch, growth, in_words
+from orind.daemon.nursery_client import PING_NS
+from orind.daemon.orders import Seat
+from orind.daemon.sections import LEAK_MINUTES_MIN, Decode, Memory
 
 MIB = 1 << 20
 MINUTES, STEP_S = 30.0, 10
@@ -127,6 +133,44 @@ def test_device_memory_that_gets_less() -> None:
     (problem,) = watch.problems()
     assert problem.startswith("device cuda may leak: device memory grows without a rest")
     assert watch.table()[0]["device_free"] == 3761 * MIB and "3761.0 MiB free" in in_words(watch.table()[0])
+
+
+def test_what_a_device_may_lose_is_the_same_however_large_it_is() -> None:
+    """Only what is free is told: three per cent of that, or of minus that, would say nothing."""
+    for free_mib in (400, 60_000):
+        for lost_mib, seen in ((70, True), (60, False)):
+            watch, steps = LeakWatch(MINUTES), int(MINUTES * 60 / STEP_S)
+            for step in range(2 * steps):
+                free = free_mib - lost_mib * step / steps * BUCKETS / (BUCKETS - 1)
+                watch.note_device("cuda", int(free * MIB), step * STEP_S * S)
+            assert bool(watch.problems()) is seen, (free_mib, lost_mib)
+
+
+def processes_max() -> int:
+    """Main, nursery, HTTP, steward, a checker; the decode workers; the engines of all generations there can be."""
+    workers = Decode(workers=16).workers
+    with pytest.raises(ValidationError):
+        Decode(workers=workers + 1)
+    return 5 + workers + GENERATIONS * len(Seat)
+
+
+def test_the_shortest_window_fills_with_as_many_processes_as_there_can_be() -> None:
+    """As the nursery tells them, one a ping; a loop of main may be late by a tick. A shorter window is refused."""
+    everybody, watch, now_ns = processes_max(), LeakWatch(LEAK_MINUTES_MIN), S
+    for turn in range(2 * LEAK_MINUTES_MIN * 60):
+        now_ns += PING_NS + TICK_NS
+        pid = turn % everybody
+        watch.note_process(sample(pid=pid, mib=50 + 0.1 * turn), now_ns)
+    assert len(watch.problems()) == everybody
+    shorter, now_ns = LeakWatch(1), S
+    for turn in range(600):
+        now_ns += PING_NS + TICK_NS
+        shorter.note_process(sample(pid=turn % 7, mib=50 + turn), now_ns)
+    assert not shorter.problems(), "it never fills"
+    for minutes in (1, LEAK_MINUTES_MIN - 0.1):
+        with pytest.raises(ValidationError, match=f"at least 15, got {minutes:g}: one process is looked at a second"):
+            Memory(leak_minutes=minutes)
+    assert Memory(leak_minutes=LEAK_MINUTES_MIN).leak_minutes == 15
 
 
 def test_a_gap_another_length_and_an_end_begin_anew() -> None:
