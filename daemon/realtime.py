@@ -64,9 +64,9 @@ class IdleCollector:
     All of it, not only what is young: a circle that outlives one collection would stay for ever, and CPython gives back
     its lists of free tuples, which grow with every reload until they are full, in a whole collection only. What was
     there at the start is frozen and costs nothing. glibc by itself keeps the most that was ever allocated at once;
-    malloc_trim(3) gives back what lies free, so that the memory that main holds is the memory that it uses. A frame that
-    comes just then waits for it: 2 to 3.4 ms with as many answers remembered as there can be, 0.1 ms of it the trimming
-    (measured in main on a shared x86-64).
+    malloc_trim(3) gives back what lies free, so that the memory that main holds is the memory that it uses. A frame
+    that comes just then waits for it: 2 to 3.4 ms with as many answers remembered as there can be, 0.1 ms of it the
+    trimming (measured in main on a shared x86-64).
     """
 
     def __init__(self) -> None:
