@@ -124,7 +124,7 @@ class Runner:
             stack.callback(self._keep)
             self._board.open()
             stack.callback(self._board.close)
-            before = hil_settings.record(self._board.root, self._facts.gpu_nodes).values
+            before = hil_settings.record(self._board.root, self._facts.gpu_nodes)
             service = Service(self._work / "daemon", self._config())
             stack.callback(service.kill)
             service.launch()
@@ -137,10 +137,8 @@ class Runner:
                     run.wrong.append(f"the daemon ended with {code}")
             except ServiceError as error:
                 run.wrong.append(str(error).splitlines()[0])
-            after = hil_settings.record(self._board.root, self._facts.gpu_nodes).values
-            if not self._moves_mode():
-                run.wrong += [f"/{path} was {value} before the daemon and is {after.get(path)} after it"
-                              for path, value in before.items() if after.get(path) != value and "pwm1" not in path]
+            after = hil_settings.record(self._board.root, self._facts.gpu_nodes)
+            run.wrong += hil_settings.left_behind(before, after, self._moves_mode())
         return run
 
     # -- the daemon ----------------------------------------------------------------------------------------------

@@ -87,6 +87,29 @@ def _paths(sysfs: Sysfs, gpu_nodes: tuple[str, ...]) -> list[str]:
     return paths
 
 
+def left_behind(before: Record, after: Record, moved: bool) -> list[str]:
+    """What a daemon that ended did not put back, a line each. `moved`: modes were entered while it ran; then the caps
+    must be those of the mode that holds by now, and what no mode writes what it was. The fan is nvfancontrol's."""
+    sysfs, modes, wrong = Sysfs(Path(after.root)), set[Path](), list[str]()
+    if moved:
+        try:
+            conf = read_conf(sysfs)
+        except (SysfsError, ConfError) as error:
+            return [f"the caps of the mode that holds are not known: {error}"]
+        mode = None if after.mode is None else conf.mode(after.mode)
+        if mode is None:
+            return [f"the caps of the mode that holds are not known: the status file says {after.mode}"]
+        wrong = [f"after the daemon, in {mode.name}: {what}"
+                 for what in mode_switch.differences(sysfs, conf, mode, governed=False)]
+        modes = {(sysfs.root / path.lstrip("/")).resolve() for path in conf.paths.values()}
+    for path, value in before.values.items():
+        now = after.values.get(path)
+        gone = moved and now is None and path.startswith(CPUFREQ)  # with the last core of its cluster
+        if now != value and not gone and "pwm1" not in path and (sysfs.root / path).resolve() not in modes:
+            wrong.append(f"/{path} was {value} before the daemon and is {now} after it")
+    return wrong
+
+
 def not_writable(recorded: Record) -> list[str]:
     """The files that we may not write, so could not put back."""
     return [path for path in recorded.values if not os.access(Path(recorded.root) / path, os.W_OK)]

@@ -309,6 +309,33 @@ def test_every_setting_is_put_back(nx: Path, tmp_path: Path, capsys: pytest.Capt
     assert "no settings are waiting" in capsys.readouterr().out
 
 
+def test_a_cap_that_a_daemon_left_behind_is_found(nx: Path) -> None:
+    def look() -> hil_settings.Record:
+        return hil_settings.record(nx, ("gpu",))
+
+    before, devfreq = look(), Sysfs(nx).find_devfreq(["gpu"])
+    cap, policy = nx / f"{devfreq}/max_freq", "sys/devices/system/cpu/cpufreq/policy0"
+    assert hil_settings.left_behind(before, look(), moved=False) == []
+    cap.write_text("612000000\n")
+    found = hil_settings.left_behind(before, look(), moved=False)
+    assert len(found) == 1 and found[0].endswith("/max_freq was 1173000000 before the daemon and is 612000000 after it")
+    subprocess.run([nx / "usr/sbin/nvpmodel", "-m", "3"], check=True)
+    assert hil_settings.left_behind(before, look(), moved=True) == [], "25W caps at 408 MHz and 1497.6 MHz"
+    cap.write_text("306000000\n")
+    (nx / policy / "scaling_max_freq").write_text("729600\n")
+    (nx / policy / "scaling_governor").write_text("powersave\n")
+    governor = before.values[f"{policy}/scaling_governor"]
+    assert hil_settings.left_behind(before, look(), moved=True) == [
+        "after the daemon, in 25W: CPU_A78_0 MAX_FREQ is 729600, not 1497600",
+        "after the daemon, in 25W: GPU MAX_FREQ is 306000000, not 408000000",
+        f"/{policy}/scaling_governor was {governor} before the daemon and is powersave after it"]
+    (nx / "var/lib/nvpmodel/status").unlink()
+    assert hil_settings.left_behind(before, look(), moved=True) == [
+        "the caps of the mode that holds are not known: the status file says None"]
+    (nx / "etc/nvpmodel.conf").unlink()
+    assert "etc/nvpmodel.conf: cannot be read" in hil_settings.left_behind(before, look(), moved=True)[0]
+
+
 def test_what_cannot_be_put_back_is_said_and_kept(nx: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "restore.json"
     hil_settings.save(hil_settings.record(nx, ("gpu",)), file)
