@@ -15,9 +15,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..kernels.yaml_lines import LinedYaml, YamlProblem, problems_of
-from ..power.board import BoardFacts
+from ..power.board import BoardFacts, Mode
 from ..power.envelope import holding_mode
-from ..power.errors import SettingsError
+from ..power.errors import ConfError, SettingsError, SysfsError
+from ..power.nvpmodel import Conf, ConfMode, read_conf
 from ..power.policy import Policy
 from ..power.policy_check import check_policy
 from ..power.sysfs import Sysfs
@@ -81,8 +82,8 @@ def load_power(config: Config) -> PowerFiles | None:
     compatible = Sysfs(config.power.root).read_compatible()
     if compatible and not facts.matches(compatible):
         raise ConfigError([f"power.board: {facts.title} is configured, but the board says it is {compatible[0]}"])
-    active = mode or _active_mode(facts, Sysfs(config.power.root))
-    return PowerFiles(board, mode, load_policy(policy_path, facts, active, config.cameras)[0], jtop_python)
+    caps = _mode_of(facts, mode, Sysfs(config.power.root))
+    return PowerFiles(board, mode, load_policy(policy_path, facts, caps, config.cameras)[0], jtop_python)
 
 
 def load_board(spec: str) -> tuple[dict[str, Any], BoardFacts, str]:
@@ -116,9 +117,9 @@ def facts_of(board: LinedYaml) -> BoardFacts:
 
 
 def load_policy(
-    path: Path, facts: BoardFacts, mode: str, cameras: Collection[str] | None = None
+    path: Path, facts: BoardFacts, mode: Mode | ConfMode | None, cameras: Collection[str] | None = None
 ) -> tuple[dict[str, Any], Policy]:
-    """A policy as a plain table and checked against the board, its mode ('': not known) and the cameras (None: they
+    """A policy as a plain table and checked against the board, its mode (None: not known) and the cameras (None: they
     are not known). Raises ConfigError."""
     document = read_yaml(path)
     try:
@@ -135,11 +136,17 @@ def load_policy(
     return document.value, policy
 
 
-def _active_mode(facts: BoardFacts, sysfs: Sysfs) -> str:
-    """The mode of nvpmodel that the board is in; '' where it does not say, or says one that we do not know."""
-    mode_id = holding_mode(sysfs)
-    mode = None if mode_id is None else facts.mode(mode_id)
-    return "" if mode is None else mode.name
+def _mode_of(facts: BoardFacts, named: str, sysfs: Sysfs) -> Mode | ConfMode | None:
+    """The mode that is named, else the one that the board is in; None where it does not say, or says one that nobody
+    knows. Its caps are those of the board's own nvpmodel.conf, by which the governor goes too."""
+    wanted = named or holding_mode(sysfs)
+    if wanted is None:
+        return None
+    try:
+        known: BoardFacts | Conf = read_conf(sysfs)
+    except (SysfsError, ConfError):  # `orind power modes` says what is wrong with it
+        known = facts
+    return known.mode(wanted) or facts.mode(named)
 
 
 def with_lines(path: Path, problems: list[str]) -> list[str]:

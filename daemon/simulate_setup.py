@@ -78,7 +78,7 @@ def set_up(options: argparse.Namespace) -> Setup:
     """Raises Refused."""
     try:
         board, facts, mode_name = load_board(options.board)
-        policy = load_policy(options.policy, facts, mode_name)[1]
+        policy = load_policy(options.policy, facts, facts.mode(mode_name))[1]
         config = None if options.config is None else load(options.config)
     except UnknownBoard as error:
         raise Refused(Exit.USAGE, [f"--board {options.board}: {error}"]) from None

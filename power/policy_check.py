@@ -12,14 +12,14 @@ from collections.abc import Iterator
 
 from .board import BoardFacts, Mode
 from .errors import Problem, SettingsError
+from .nvpmodel import ConfMode
 from .policy import Policy
 from .schedule import known_zone
 
 
-def check_policy(policy: Policy, facts: BoardFacts, mode_name: str = "") -> None:
-    """Raises SettingsError with all contradictions. `mode_name`: the mode of nvpmodel that is configured or active; ''
-    where none is known."""
-    mode = facts.mode(mode_name)
+def check_policy(policy: Policy, facts: BoardFacts, mode: Mode | ConfMode | None = None) -> None:
+    """Raises SettingsError with all contradictions. `mode`: that of nvpmodel which is configured or active, with the
+    caps that it has on this board; None where none is known."""
     problems = (*_of_board(policy, facts), *_of_budgets(policy, facts), *_of_names(policy, facts),
                 *_of_clocks(policy, facts, mode), *_of_zone(policy))
     if problems:
@@ -68,7 +68,7 @@ def _of_names(policy: Policy, facts: BoardFacts) -> Iterator[Problem]:
                           f"(zones: {', '.join(awake)})")
 
 
-def _of_clocks(policy: Policy, facts: BoardFacts, mode: Mode | None) -> Iterator[Problem]:
+def _of_clocks(policy: Policy, facts: BoardFacts, mode: Mode | ConfMode | None) -> Iterator[Problem]:
     lowest = policy.gpu_min_hz
     if lowest:
         if mode is not None and mode.gpu_max_hz is not None and lowest > mode.gpu_max_hz:

@@ -176,7 +176,7 @@ def read(path: Path) -> Case:
         facts = load_board(scenario.board)[1]
         if not policy_path.is_file():
             raise ConfigError([f"{policy_path}: no such file; the path is relative to the scenario"])
-        policy = load_policy(policy_path, facts, "")[0]
+        policy = load_policy(policy_path, facts, None)[0]
         problems += _not_on_board(scenario, facts, policy)
     except UnknownBoard as error:
         problems.append(f"board: {error}")

@@ -10,6 +10,8 @@ from test_config import GOOD, write
 
 from orind.daemon import config_file
 from orind.daemon.config_file import ConfigError, load, load_power
+from orind.power.plant.modules import AGX_ORIN, JETPACKS
+from orind.power.plant.tree import Layout, build_tree
 
 READ_ONCE = cache(config_file.load_board)
 HEAD = "name: test\nboards: [agx-orin]\nbudget_w: 30\n"
@@ -128,3 +130,23 @@ def test_the_active_mode_counts_where_none_is_named(tmp_path: Path) -> None:
     assert problems(tmp_path, HEAD + "gpu_min_mhz: 714\n", "agx-orin:MODE_50W") == []
     found = problems(tmp_path, HEAD, "agx-orin:MODE_60W")
     assert len(found) == 1 and found[0].startswith("power.board: Jetson AGX Orin 64 GB has no mode 'MODE_60W'")
+
+
+def test_a_mode_s_caps_are_those_of_the_board_s_own_conf(tmp_path: Path) -> None:
+    """An integrator's conf, in which id 2 is another mode than NVIDIA's."""
+    tree = tmp_path / "tree"
+    build_tree(tree, Layout(AGX_ORIN, JETPACKS["6"], 0))
+    conf, status = tree / "etc/nvpmodel.conf", tree / "var/lib/nvpmodel/status"
+    status.write_text("pmode:0002 fmode:quiet\n")
+    (tree / Layout(AGX_ORIN, JETPACKS["6"], 0).gpu / "tpc_pg_mask").write_text("240\n")
+    text = conf.read_text()
+    assert "GPU MAX_FREQ 612000000" in text
+    conf.write_text(text.replace("GPU MAX_FREQ 612000000", "GPU MAX_FREQ 510000000"))
+    refusal = ["4: gpu_min_mhz: 612 MHz is above the GPU clock that mode MODE_30W allows (510 MHz)"]
+    assert problems(tmp_path, HEAD + "gpu_min_mhz: 612\n") == refusal
+    assert problems(tmp_path, HEAD + "gpu_min_mhz: 612\n", "agx-orin:MODE_30W") == refusal
+    conf.write_text(text.replace("GPU MAX_FREQ 612000000", "GPU MAX_FREQ 714000000"))
+    assert problems(tmp_path, HEAD + "gpu_min_mhz: 714\n") == []
+    conf.write_text("nonsense\n")
+    assert problems(tmp_path, HEAD + "gpu_min_mhz: 714\n") == [
+        "4: gpu_min_mhz: 714 MHz is above the GPU clock that mode MODE_30W allows (612 MHz)"], "all that is left"
