@@ -92,12 +92,11 @@ class PowerLink:
             if before is not None and {**before, "policy": None} == {**(wanted or {}), "policy": None} \
                     and self._tell({"policy": (wanted or {})["policy"], "asked": self._requests.message()}):
                 return
-        self._latest = None
         self._respawn.served()
+        self._hang_up()
         self.report = dict(UNGOVERNED)
         if self._policy is not None:
             self.report["budget_w"] = self._policy.budget_mw / 1000
-        self._hang_up()
 
     def ask(self, request: Request, now_ns: int) -> dict[str, Any]:
         """What somebody asks for on the control socket: the reply."""
@@ -154,9 +153,7 @@ class PowerLink:
             self._tell_asked()
         self.energy.tick(now_ns)
         if self._latest is not None and self._latest.expires_ns is not None and now_ns >= self._latest.expires_ns:
-            self._latest = None
-            if self._lowest is not None:
-                self._forget_readings(self._lowest)
+            self._forget()
         if self._channel is not None and self._child is not None and now_ns - self._heard_ns > SILENT_NS:
             log.error("the steward has been silent for %.0f s and is replaced", SILENT_NS / 1e9)
             self._nursery.kill(self._child)
@@ -167,10 +164,14 @@ class PowerLink:
             self._heard_ns, self._last_words = now_ns, ""
             self._spawn(self._section, now_ns)
 
-    def _forget_readings(self, lowest: Limits) -> None:
-        """Nobody has looked at the board lately: what was read then says nothing of now. What was set stays."""
-        kept = {name: value for name, value in self.report.items() if name in SET}
-        self.report = {**UNGOVERNED, **kept, "level": lowest.level, "reason": lowest.reason}
+    def _forget(self) -> None:
+        """Nobody looks at the board: the limits of before hold no more, and what was read then says nothing of now.
+        What was set stays in the report, and so do the last words of a steward that has ended."""
+        self._latest = None
+        if self._lowest is not None:
+            kept = {name: value for name, value in self.report.items() if name in SET}
+            told = {"level": self._lowest.level, "reason": self._last_words or self._lowest.reason}
+            self.report = {**UNGOVERNED, **kept, **told}
 
     @property
     def problem(self) -> str:
@@ -271,6 +272,8 @@ class PowerLink:
             self._faulty_ns = None
 
     def _hang_up(self) -> None:
+        """Its clocks go up again as it ends: nothing that it allowed holds any longer."""
+        self._forget()
         if self._channel is not None:
             self._watcher.forget(self._channel.fileno())
             self._channel.close()

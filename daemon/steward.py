@@ -47,6 +47,8 @@ def main() -> int:
     with ExitStack() as opened:
         if jtop is not None:
             opened.callback(jtop.close)
+            # clocks that an earlier steward left lowered stay so meanwhile
+            jtop.wait_for_first()
         try:
             caps = Caps(root, facts, Path(section["state"]))
             steward = Steward(
@@ -63,8 +65,8 @@ def main() -> int:
         opened.callback(steward.close)
         memory = MemoryClock(root)
         opened.callback(memory.close)
-        if jtop is not None:
-            jtop.wait_for_first()
+        # before the clocks go back: main holds its lowest pacing from the end of file on
+        opened.callback(channel.close)
         _govern(steward, policy, channel, heard, memory, Sysfs(root).read_model(), facts.model.idle_mw)
     return 0
 

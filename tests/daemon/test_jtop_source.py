@@ -21,6 +21,7 @@ from test_power_link import SECTION, run_steward
 from orind.daemon import jtop_source
 from orind.daemon.jtop_source import LINE_BYTES_MAX, SILENT_NS, JtopSource
 from orind.ipc.stats_page import StatsWriter
+from orind.power.actuators import Caps
 from orind.power.board import BoardFacts
 from orind.power.limits import Limits
 from orind.power.plant.board import PlantBoard
@@ -216,6 +217,16 @@ while not os.path.exists({str(ends)!r}):
     (tmp_path / "python").write_text(f"#!{sys.executable} -IS\n{body}")
     (tmp_path / "python").chmod(0o755)
     during: list[str] = []
+    facts = BoardFacts.from_dict(SECTION["board"])
+    Caps(plant.root, facts, tmp_path / "state.json").set_gpu_max(408_000_000, "then the steward was killed")
+    waited: list[tuple[str, bool]] = []
+    wait_for_first = JtopSource.wait_for_first
+
+    def wait(self: JtopSource) -> None:
+        wait_for_first(self)
+        waited.append((cap.read_text(), self._sample is not None))
+
+    monkeypatch.setattr(JtopSource, "wait_for_first", wait)
 
     def talk(sock: socket.socket, said: list[dict[str, Any]]) -> None:
         with sock:
@@ -233,6 +244,7 @@ while not os.path.exists({str(ends)!r}):
     code, said = run_steward(monkeypatch, stats, section, talk)
     stats.close()
     reports = [message["report"] for message in said if "report" in message]
+    assert waited == [("408000000\n", True)], "a cap that was left behind stays until there is something to govern by"
     assert code == 0 and reports[0]["board_w"] == 27.34 and reports[0]["faults"] == []
     assert during != [before] and cap.read_text() == before, "the caps are ours, and put back"
     assert any("jtop: the reader has ended" in fault for report in reports for fault in report["faults"])

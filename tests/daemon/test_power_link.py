@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -113,6 +113,39 @@ def test_limits_hold_until_they_expire(link: Link) -> None:
         sock.send(json.dumps({"report": {"board_w": 22.0}}).encode())
         link.turn()
         assert link.link.report == {"board_w": 22.0}, "it speaks again"
+
+
+def _closed(link: Link, sock: socket.socket) -> None:
+    sock.close()
+    link.turn()
+
+
+def _nonsense(link: Link, sock: socket.socket) -> None:
+    sock.send(b"hot")
+    link.turn()
+
+
+def _silent(link: Link, sock: socket.socket) -> None:
+    link.turn(SILENT_NS + 1)
+
+
+@pytest.mark.parametrize("end", [_closed, _nonsense, _silent])
+def test_what_a_steward_allowed_ends_with_it(link: Link, end: Callable[[Link, socket.socket], None]) -> None:
+    """Its clocks go up as it ends: main must not go on unpaced until the limits of before expire."""
+    link.link.configure(SECTION, "/plant")
+    link.turn()
+    with link.steward() as sock:
+        free = Limits(link.now + 10 * S, 8, None, "free", "all is well").to_json()
+        sock.send(json.dumps({"limits": free}).encode())
+        sock.send(json.dumps({"report": {"board_w": 21.0, "gpu_cap_hz": 5, "level": "free"}}).encode())
+        link.turn()
+        held = link.link.limits(link.now)
+        assert held is not None and held.pace_hz is None
+        end(link, sock)
+    held = link.link.limits(link.now)
+    assert held is not None and (held.level, held.pace_hz, held.batch_max) == ("lowest", 5, 1)
+    report = link.link.report
+    assert (report["level"], report["board_w"], report["gpu_cap_hz"]) == ("lowest", None, 5)
 
 
 def test_samples_are_booked_and_what_cannot_be_measured_is_said(link: Link) -> None:
@@ -471,6 +504,34 @@ def test_the_steward_sends_limits_and_reports_then_puts_the_clocks_back(
     assert [s.now_ns for s in samples] == sorted({s.now_ns for s in samples})
     assert report["budget_w"] == 30 and report["board_w"] > 0 and report["gpu_cap_hz"] > 0
     assert [p.read_text() for p in caps] == before and during != before
+    stats.close()
+
+
+def test_main_hears_of_the_end_before_the_clocks_go_up(
+    plant: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats, heard, seen = StatsWriter(), threading.Event(), []
+    (cap,) = (p for p in plant.rglob("max_freq") if "devfreq" in str(p))
+    restore = steward.Steward.close
+
+    def close(self: steward.Steward) -> tuple[str, ...]:
+        seen.append((heard.wait(10), int(cap.read_text())))
+        return restore(self)
+
+    def talk(sock: socket.socket, said: list[dict[str, Any]]) -> None:
+        while not any("report" in message for message in said):
+            said.append(json.loads(sock.recv(65_536)))
+        sock.shutdown(socket.SHUT_WR)
+        while sock.recv(65_536):
+            pass
+        heard.set()
+
+    monkeypatch.setattr(steward.Steward, "close", close)
+    section = {**SECTION, "root": str(plant), "state": str(tmp_path / "power-state.json")}
+    code, _ = run_steward(monkeypatch, stats, section, talk)
+    assert code == 0 and len(seen) == 1
+    told_first, capped_hz = seen[0]
+    assert told_first and capped_hz < int(cap.read_text()) == 1_300_500_000
     stats.close()
 
 
