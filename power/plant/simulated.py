@@ -14,7 +14,7 @@ from ..board import BoardFacts, Mode
 from ..cpu_clock import Permitted
 from ..errors import SysfsError
 from ..limits import Limits
-from ..sensors import Readings
+from ..sensors import Readings, take_rail, take_zone
 from ..steps import step_under, steps_under
 from .faults import Faults
 from .kernel import Kernel
@@ -54,7 +54,8 @@ class SimulatedBoard:
                  table_hz: tuple[int, ...] | None = None, start_ns: int = 1_000_000_000) -> None:
         self.model = model
         self._facts = facts
-        self._table_hz = table_hz or module.gpu_table_hz
+        self._zones = {zone.name: zone for zone in facts.zones}
+        self._whole_hz = self._table_hz = table_hz or module.gpu_table_hz  # and what the mode allows of it
         self._cpu_table_khz = module.cpu_table_khz
         c = model.constants
         self.kernel = Kernel(self._table_hz, c.oc_from_w, c.oc_limit_w, c.oc_at_limit_hz)
@@ -64,7 +65,8 @@ class SimulatedBoard:
         self.min_hz = self._table_hz[0]
         self.cpu_cap_khz = self.cpu_most_khz = module.cpu_table_khz[-1]
         self._cpus_capped = False
-        self.mode_id = widest_of(module.name).id
+        widest = widest_of(module.name)
+        self.mode_id, self._tpc_pg_mask = widest.id, widest.tpc_pg_mask
         self.done_hz = 0.0  # mean of clock x busy share of the last `advance`: the work that was done
         self.limits: Limits | None = None
         self.faults = Faults()
@@ -79,14 +81,28 @@ class SimulatedBoard:
         for label in model.constants.rails:
             millivolts, milliamps = model.read_rail(label)
             true_mw[label] = millivolts * milliamps // 1000
-        rails_mw = self.faults.shown_of(true_mw, now_s)
-        zones_mc = self.faults.shown_of(model.read_temperatures_mc(), now_s)
+        rails_mw: dict[str, int] = {}
+        zones_mc: dict[str, int] = {}
+        faults = [fault for name in sorted(self.faults.missing) if (fault := self._lost(name))]
+        for label, mw in self.faults.shown_of(true_mw, now_s).items():
+            take_rail(label, mw, self._facts, rails_mw, faults)
+        for name, mc in self.faults.shown_of(model.read_temperatures_mc(), now_s).items():
+            taken = take_zone(self._zones[name], mc, faults)
+            if taken is not None:
+                zones_mc[name] = taken
         return Readings(
             board_mw=self._facts.board_mw(rails_mw),
             rails_mw=rails_mw, tj_mc=zones_mc.get("tj"), zones_mc=zones_mc, gpu_hz=self.kernel.cur_hz,
             fan_pwm=round(self.model.fan_pwm), oc_count=self.kernel.oc3_count,
-            faults=tuple(f"{name}: lost" for name in sorted(self.faults.missing)),
+            faults=tuple(faults),
         )
+
+    def _lost(self, name: str) -> str:
+        """The fault of a sensor that answers nothing; '' for a zone that may be asleep."""
+        zone = self._zones.get(name)
+        if zone is None:
+            return f"rail {name}: lost"
+        return f"zone {name}: lost" if zone.sleeps == "never" else ""
 
     # -- caps
     def gpu_clocks_hz(self) -> tuple[int, ...]:
@@ -135,8 +151,27 @@ class SimulatedBoard:
         return (f"max_freq: {self.cap_hz}",)
 
     def reset_mode(self, mode_id: int, gpu_max_hz: int | None) -> None:
-        """As board.PlantBoard: the mode's cap, behind everybody's back."""
-        self.cap_hz = step_under(self._table_hz, gpu_max_hz or self._table_hz[-1])
+        """As board.PlantBoard: the mode and this cap, behind everybody's back. A mode that gates other TPCs waits for a
+        boot, and one that the board does not have is not known: then it is the cap alone."""
+        mode = next((mode for mode in self._facts.modes if mode.id == mode_id), None)
+        if mode is not None and mode.tpc_pg_mask == self._tpc_pg_mask:
+            self._enter(mode)
+        self.cap_hz = step_under(self._whole_hz, gpu_max_hz or self._whole_hz[-1])
+
+    def boot(self, mode: Mode) -> None:
+        """In this mode: its TPCs, too."""
+        tpcs = self.model.constants.tpcs
+        self.model.powered_tpcs = tpcs - (mode.tpc_pg_mask & (1 << tpcs) - 1).bit_count()
+        self._tpc_pg_mask = mode.tpc_pg_mask
+        self._enter(mode)
+        self.cap_hz = self._table_hz[-1]
+
+    def _enter(self, mode: Mode) -> None:
+        """Clocks of GPU and CPUs, and the memory's."""
+        self.mode_id = mode.id
+        self._table_hz = steps_under(self._whole_hz, mode.gpu_max_hz)
+        self.cpu_cap_khz = self.cpu_most_khz = mode.cpu_max_khz or self._cpu_table_khz[-1]
+        self.model.emc_mhz = min((mode.emc_max_hz or 10**10) / 1e6, self.model.constants.emc_top_mhz)
 
     def mode(self) -> tuple[str | None, str | None]:
         """As actuators.Caps: there is no nvpmodel here."""
@@ -193,13 +228,8 @@ class SimulatedBoard:
 def simulated_board(facts: BoardFacts, module: Module, mode: Mode | None = None, ambient_c: float = 25.0, seed: int = 0,
                     fan_profile: str | None = None, start_ns: int = 1_000_000_000) -> SimulatedBoard:
     """A board after its boot in `mode` (None: nothing is capped or gated): its TPCs, clock tables and memory clock."""
-    constants, table = module.constants, module.gpu_table_hz
-    model = PlantModel(constants, ambient_c, seed, fan_profile=fan_profile or module.fan_profile)
-    if mode is None:
-        return SimulatedBoard(model, facts, module, table, start_ns)
-    model.powered_tpcs = constants.tpcs - (mode.tpc_pg_mask & (1 << constants.tpcs) - 1).bit_count()
-    model.emc_mhz = min((mode.emc_max_hz or 10**10) / 1e6, constants.emc_top_mhz)
-    board = SimulatedBoard(model, facts, module, steps_under(table, mode.gpu_max_hz), start_ns)
-    board.cpu_cap_khz = board.cpu_most_khz = mode.cpu_max_khz or board.cpu_cap_khz
-    board.mode_id = mode.id
+    model = PlantModel(module.constants, ambient_c, seed, fan_profile=fan_profile or module.fan_profile)
+    board = SimulatedBoard(model, facts, module, start_ns=start_ns)
+    if mode is not None:
+        board.boot(mode)
     return board

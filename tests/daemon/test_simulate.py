@@ -84,7 +84,7 @@ def test_text_and_files(tmp_path: Path, capsys: Captured) -> None:
     assert out.startswith("Jetson AGX Orin 64 GB, mode MAXN, policy agx-orin-30w: simulated board; nothing")
     for said in ("stated: 8 ms a frame at 1300.5 MHz", "load.csv of left, right, its last line holds to the end; dead",
                  "board power, mean", "seconds over budget + 1.5 W", "  expired", "J a frame answered", "level hot",
-                 "0:00:05  fault: tj: lost; taken for hot: junction temperature lost", "GPU clock while busy, MHz",
+                 "0:00:05  fault: zone tj: lost; taken for hot: junction temperature lost", "GPU clock while busy, MHz",
                  "expired, frames/s", f"{picture}  {picture.stat().st_size} bytes"):
         assert said in out, said
     assert "simulated 0:00:00 of 0:00:18" in err and Image.open(io.BytesIO(picture.read_bytes())).size[0] == 1650

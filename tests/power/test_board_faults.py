@@ -168,12 +168,35 @@ def test_a_slow_temperature_is_held_below_the_throttle(make_loop: Make) -> None:
     assert max(loop.trace.tj_c) < 92 and not loop.board.kernel.throttled
 
 
-def test_a_sleeping_gpu_zone_is_normal_while_idle(make_loop: Make) -> None:
+@pytest.mark.parametrize("how", ["missing", "-256 C"])
+def test_a_sleeping_gpu_zone_is_normal_while_idle(make_loop: Make, how: str) -> None:
     loop = make_loop()
-    loop.board.faults.missing.add("gpu")
+    loop.run(5, _idle)
+    if how == "missing":
+        loop.board.faults.missing.add("gpu")
+    else:
+        loop.board.faults.forced["gpu"] = -256_000
     loop.run(20, _idle)
-    assert _levels(loop) == {"free"} and not any("taken for hot" in f for r in loop.trace.reports for f in r.faults)
+    assert _levels(loop) == {"free"} and not any(r.faults for r in loop.trace.reports), "as Sensors over files"
+    report = loop.run(1, _full)
+    assert loop.board.limits.level == "hot" and report.decision.hot == "GPU temperature lost"
+
+
+def test_what_a_sensor_cannot_show_is_lost_as_over_files(make_loop: Make, plant: PlantBoard, agx: BoardFacts) -> None:
+    loop, sensors = make_loop(), Sensors(plant.root, agx)
+    forced = {"tj": -62_000, "soc1": 131_000, "VDD_CPU_CV": agx.rail_max_mw + 1}
+    loop.board.faults.forced |= forced
+    loop.board.faults.missing |= {"VIN_SYS_5V0", "cpu"}
+    # files show current: the plant's faults are in mA there
+    plant.faults.forced |= {**forced, "VDD_CPU_CV": 10**7}
+    plant.faults.missing |= {"VIN_SYS_5V0", "cpu"}
     loop.run(1, _full)
+    plant.advance(0.1, 1.0)
+    here, there = loop.board.read(), sensors.read()
+    assert (here.tj_mc, here.board_mw) == (there.tj_mc, there.board_mw) == (None, None)
+    assert set(here.rails_mw) == set(there.rails_mw) and set(here.zones_mc) == set(there.zones_mc)
+    assert {f.partition(":")[0] for f in here.faults} == {f.partition(":")[0] for f in there.faults}
+    assert "zone tj: -62 C cannot be true" in here.faults and "zone tj: -62 C cannot be true" in there.faults
     assert loop.board.limits.level == "hot"
 
 

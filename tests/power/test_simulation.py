@@ -89,6 +89,22 @@ def test_a_mode_is_set_behind_the_back_and_a_write_refused() -> None:
     assert any(fault.startswith("GPU cap: ") for fault in told[-1].faults) and told[-1].level == "over_budget"
 
 
+def test_a_mode_that_is_set_holds_from_then_on_and_one_that_gates_tpcs_waits() -> None:
+    loop, told = _run(6, faults='[{"t_s": 2, "reset_mode": [3, 816000000]}]', policy={"budget_w": 60})
+    assert told[1].cap_mhz > 816 and {round(s.cap_mhz, 6) for s in told[3:]} == {816}
+    board = loop.board
+    assert board.mode_id == 3 and board.permitted().cpu_clocks_khz[-1] == board.cpu_cap_khz == 1_497_600
+    board.reset_mode(2, 612_000_000)
+    assert (board.mode_id, board.cap_hz, board.set_gpu_max(10**10, "test")) == (3, 612_000_000, 816_000_000), "waits"
+    board.reset_mode(99, 510_000_000)
+    assert (board.mode_id, board.cap_hz, board.gpu_clocks_hz()[-1]) == (3, 510_000_000, 816_000_000), "not known"
+    board.reset_mode(0, None)
+    top = AGX_ORIN.gpu_table_hz[-1]
+    assert (board.mode_id, board.cap_hz, board.gpu_clocks_hz()[-1], board.model.emc_mhz) == (0, top, top, 3199)
+    capped = board.set_gpu_max(1_020_000_000, "test")
+    assert capped == 1_020_000_000 == board.kernel.clock_hz(capped, capped), "the kernel runs at it, too"
+
+
 def test_a_mode_gates_and_caps() -> None:
     facts = facts_of("agx-orin")
     mode = facts.mode("MODE_30W")
