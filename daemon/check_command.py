@@ -14,9 +14,6 @@ from . import footprint, named_inputs
 from .candidate import Candidate
 from .checker import Checked, check, describe
 
-FAILOVER_BOUND_MS = 200
-"""From the last sign of life of an idle engine to the standby at work."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
@@ -67,11 +64,7 @@ def lines(path: Path, checked: Checked) -> list[str]:
     text.append(
         f"  engines: about {needed}; a reload needs that once more beside what serves"
     )
-    if engine.heartbeat_missed_ms >= FAILOVER_BOUND_MS:
-        text.append(
-            f"  note: engine.heartbeat_missed_ms leaves nothing of the {FAILOVER_BOUND_MS} ms within which a standby "
-            "is to serve after an idle engine hangs"
-        )
+    text += [f"  note: {note}" for note in config.notes()]
     if config.standby.last_resort != "none":
         text.append("  while no engine on the GPU can serve, one on the CPU does; its answers say `degraded`")
     text.append(f"  a stop answers everything within {config.stop.drain_timeout_s:g} s")

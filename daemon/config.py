@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from ..ipc.errors import IpcError
-from . import contradictions
+from . import contradictions, promises
 from .sections import (
     MODELS_MAX,
     Batching,
@@ -80,6 +80,10 @@ class Config(Section):
         """What differs from `start` and only a restart can apply."""
         changed = [name for name in RESTART_ONLY if getattr(start, name) != getattr(self, name)]
         return [f"{name} has changed, which takes effect at the next restart" for name in changed]
+
+    def notes(self) -> list[str]:
+        """What is given up of what orind promises: a line each, which begins with the dotted key to look at."""
+        return list(promises.of_failover(self.engine))
 
     @model_validator(mode="after")
     def _coherent(self) -> Config:

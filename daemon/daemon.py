@@ -226,8 +226,8 @@ class Daemon:
         return Generation(self._numbers, config, candidate.plans, self._launcher, self._poller, self, self.stamps)
 
     def open(self, config: Config) -> list[str]:
-        """Open the endpoints that are new. Returns what the configuration changes but only a restart can apply."""
-        return self.endpoints.open(config) + config.restart_notes(self._started_with)
+        """Open the endpoints that are new. Returns what only a restart can apply of it, and what it gives up."""
+        return self.endpoints.open(config) + config.restart_notes(self._started_with) + config.notes()
 
     def switch(self, generation: Generation, power: PowerTables, now_ns: int) -> None:
         """The new generation takes the next frame; the old one answers what it has and ends."""

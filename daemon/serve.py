@@ -75,6 +75,8 @@ def run(options: argparse.Namespace) -> int:
         candidate = check.take()
         config = candidate.config
         log.info("the configuration is good: run_dir %s; engines on %s start", config.run_dir, config.engine.device)
+        for note in config.notes():
+            log.warning("note: %s", note)
         with RunDirectory(Path(config.run_dir)) as run_dir:
             daemon = Daemon(str(options.config.resolve()), candidate, signals, nursery, poller, manager)
             run_dir.keep()
