@@ -1,7 +1,8 @@
 """The CPUs' highest clock (cpufreq scaling_max_freq of every cluster). Owned by actuators.Caps.
 
 Invariants: nothing is written until a cap is asked for, so that a board whose CPUs never need one is left as it is; a
-cluster whose cores are offline is passed over.
+cluster whose cores are offline is passed over; where the mode is not known, the cap that was found holds, and that of
+the last mode that was known.
 """
 
 from __future__ import annotations
@@ -22,18 +23,21 @@ class CpuCaps:
         self._envelope = envelope
         self._held = held
         self._table_khz = self._read_table()
+        self._found_khz = self._kept_khz = self._read_cap()
         self._capped = False
 
     def permitted(self) -> Permitted:
         """What the mode allows. Nothing where the clocks cannot be read: then they are left alone."""
-        mode_id = self._envelope.mode_id
-        try:
-            cap_khz = min((self._sysfs.read_clocks(path)[0] for path in self._paths()), default=None)
-        except SysfsError:
-            cap_khz = None
+        mode_id, cap_khz = self._envelope.mode_id, self._read_cap()
+        if mode_id is not None and self._envelope.known:
+            most = self._envelope.cpu_caps_khz()[mode_id]
+            self._kept_khz = min((khz for khz in (self._found_khz, most) if khz is not None), default=None)
+        elif self._kept_khz is None:
+            return Permitted(mode_id=mode_id)
+        else:
+            most = self._kept_khz
         if cap_khz is None or not self._table_khz:
             return Permitted(mode_id=mode_id)
-        most = None if mode_id is None else self._envelope.cpu_caps_khz().get(mode_id)
         return Permitted(steps_under(self._table_khz, most), self._table_khz[-1], cap_khz, mode_id)
 
     def set_max(self, khz: int | None) -> None:
@@ -56,6 +60,13 @@ class CpuCaps:
         """One for each cluster that has a core online."""
         names = self._sysfs.names(CPUFREQ)
         return [f"{CPUFREQ}/{name}/scaling_max_freq" for name in names if name.startswith("policy")]
+
+    def _read_cap(self) -> int | None:
+        """The lowest of all clusters; None where one cannot be read, or none is there."""
+        try:
+            return min((self._sysfs.read_clocks(path)[0] for path in self._paths()), default=None)
+        except SysfsError:
+            return None
 
     def _read_table(self) -> tuple[int, ...]:
         """The steps that all clusters have, ascending; none where cpufreq is not there."""

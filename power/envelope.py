@@ -3,7 +3,8 @@
 Owned by actuators.Caps, looked at in every tick. The status file says which mode is active, except where that mode's
 masks are not the live ones: then it waits for a boot, and the mode before it holds. A mode is what the board's own
 nvpmodel.conf says it is; our facts count where there is no such file. Invariant: where the mode that holds is not
-known, the cap that was found at the start does, never a higher one.
+known (no status file, an id in no file, one that waits while the one before is not known), the caps that were found at
+the start do, and those of the last mode that was known: never higher ones.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from .sysfs import Sysfs
 
 
 class Envelope:
-    """`found_hz`: the cap that was there before ours; it holds where a mode waits and the one before is not known."""
+    """`found_hz`: the cap that was there before ours; it holds where the mode is not known."""
 
     def __init__(self, sysfs: Sysfs, facts: BoardFacts, found_hz: int) -> None:
         self._sysfs = sysfs
         self._facts = facts
-        self._found_hz = found_hz
+        self._found_hz = self._kept_hz = found_hz
         self._conf: Conf | None = None
         self._said: int | None = None
         self._looked = False
@@ -30,7 +31,7 @@ class Envelope:
         self.waiting_id: int | None = None
 
     def look(self) -> int | None:
-        """The highest clock that the mode allows; None: it caps none, or nobody knows it."""
+        """The highest clock that the mode allows; None: it caps none."""
         said = read_mode_id(self._sysfs)
         if not self._looked or said != self._said:
             self._conf = _read_conf(self._sysfs)  # a mode may have been added to it
@@ -38,9 +39,16 @@ class Envelope:
         holds = self.mode_id if waits else said
         self._notice(holds, said if waits else None)
         self._said, self._looked = said, True
-        if waits and holds is None:
-            return self._found_hz
-        return None if holds is None else self.caps_hz().get(holds)
+        if holds is None or not self.known:
+            return self._kept_hz
+        cap_hz = self.caps_hz()[holds]
+        self._kept_hz = self._found_hz if cap_hz is None else min(self._found_hz, cap_hz)
+        return cap_hz
+
+    @property
+    def known(self) -> bool:
+        """Whether anything says what the mode that holds caps."""
+        return self.mode_id is not None and self._known.mode(self.mode_id) is not None
 
     def name(self, mode_id: int | None) -> str | None:
         """As people know it."""
@@ -73,8 +81,10 @@ class Envelope:
 
     def _notice(self, holds: int | None, waiting: int | None) -> None:
         if self._looked and holds != self.mode_id:
+            known = holds is not None and self._known.mode(holds) is not None
+            then = "its caps hold from now on" if known else "what that caps is not known, so no cap goes up"
             self.say(f"the power mode was changed from {self.name(self.mode_id) or 'none'} to "
-                     f"{self.name(holds) or 'none'}; its caps hold from now on")
+                     f"{self.name(holds) or 'none'}; {then}")
         if waiting != self.waiting_id:
             if waiting is None:
                 self.say(f"power mode {self.name(self.waiting_id)} does not wait for a boot any more")

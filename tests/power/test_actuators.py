@@ -47,11 +47,43 @@ def test_the_mode_is_the_envelope(plant: PlantBoard, agx: BoardFacts, state: Pat
     _set_mode(plant, 3)
     assert caps.gpu_clocks_hz()[-1] == 816 * MHZ
     assert caps.set_gpu_max(TOP, "test") == 816 * MHZ
-    _set_mode(plant, 99)  # in no file: the board's table is the envelope
-    assert caps.gpu_clocks_hz()[-1] == TOP
+    _set_mode(plant, 99)
+    assert caps.gpu_clocks_hz()[-1] == 816 * MHZ, "in no file: no higher than in the mode before"
     assert caps.notes() == ("the power mode was changed from MAXN to MODE_50W; its caps hold from now on",
-                            "the power mode was changed from MODE_50W to mode 99; its caps hold from now on")
+                            "the power mode was changed from MODE_50W to mode 99; what that caps is not known, so no "
+                            "cap goes up")
     assert caps.notes() == () and caps.mode() == ("mode 99", None)
+    _set_mode(plant, 0)
+    assert caps.gpu_clocks_hz()[-1] == TOP
+
+
+@pytest.mark.parametrize("status", [None, "", "pmode:0099 fmode:quiet\n"], ids=["no file", "empty", "in no file"])
+def test_where_the_mode_is_not_known_no_cap_is_higher_than_the_one_that_was_found(
+    plant: PlantBoard, agx: BoardFacts, state: Path, status: str | None
+) -> None:
+    """An integrator's mode, whose nvpmodel.conf has a line that is refused."""
+    conf, cap = plant.root / "etc/nvpmodel.conf", plant.root / plant.layout.max_freq
+    conf.write_text(conf.read_text().replace("ID=3 NAME=MODE_50W", "ID=99 NAME=OURS") + "< OURS >\n")
+    if status is None:
+        (plant.root / "var/lib/nvpmodel/status").unlink()
+    else:
+        (plant.root / "var/lib/nvpmodel/status").write_text(status)
+    cap.write_text(f"{510 * MHZ}\n")
+    cpus = [plant.root / policy / "scaling_max_freq" for policy in plant.layout.cpu_policies()]
+    for path in cpus:
+        path.write_text("1497600\n")
+    Caps(plant.root, agx, state).set_gpu_max(408 * MHZ, "then it was killed")
+    caps = Caps(plant.root, agx, state)
+    assert caps.set_gpu_max(TOP, "test") == 510 * MHZ == _max(plant), "the board's own, not what the crash left"
+    assert caps.gpu_clocks_hz()[-1] == 510 * MHZ and caps.permitted().cpu_clocks_khz[-1] == 1_497_600
+    caps.set_cpu_max(729_600)
+    assert caps.permitted().cpu_clocks_khz[-1] == 1_497_600, "not what is ours by now"
+    caps.restore()
+    assert _max(plant) == 510 * MHZ and {path.read_text() for path in cpus} == {"1497600\n"}
+    cpus[0].write_text("soon\n")
+    lost = Caps(plant.root, agx, state)
+    cpus[0].write_text("1497600\n")
+    assert lost.permitted().cpu_clocks_khz == (), "what was found is not known: the CPUs are left alone"
 
 
 def test_a_mode_is_what_the_board_s_own_file_says(plant: PlantBoard, agx: BoardFacts, state: Path) -> None:
