@@ -17,8 +17,9 @@ from pydantic import ValidationError
 from ..kernels.yaml_lines import LinedYaml, YamlProblem, problems_of
 from ..power.board import BoardFacts, Mode
 from ..power.envelope import holding_mode
-from ..power.errors import ConfError, SettingsError, SysfsError
-from ..power.nvpmodel import Conf, ConfMode, read_conf
+from ..power.errors import SettingsError
+from ..power.known_modes import known_modes
+from ..power.nvpmodel import ConfMode
 from ..power.policy import Policy
 from ..power.policy_check import check_policy
 from ..power.sysfs import Sysfs
@@ -142,11 +143,7 @@ def _mode_of(facts: BoardFacts, named: str, sysfs: Sysfs) -> Mode | ConfMode | N
     wanted = named or holding_mode(sysfs)
     if wanted is None:
         return None
-    try:
-        known: BoardFacts | Conf = read_conf(sysfs)
-    except (SysfsError, ConfError):  # `orind power modes` says what is wrong with it
-        known = facts
-    return known.mode(wanted) or facts.mode(named)
+    return known_modes(sysfs, facts).mode(wanted) or facts.mode(named)
 
 
 def with_lines(path: Path, problems: list[str]) -> list[str]:

@@ -8,20 +8,24 @@ another root than "/" only if it saved that itself, for the folder may be the on
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
 import re
 import stat
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from .board import BoardFacts
+from .board import BoardFacts, Mode
 from .cpu_caps import CpuCaps
 from .cpu_clock import Permitted
 from .envelope import Envelope, holding_mode
 from .errors import PowerError, SysfsError
 from .held import Held
+from .known_modes import known_modes
+from .nvpmodel import ConfMode
 from .steps import step_under, steps_under
 from .sysfs import CPUFREQ, DEVFREQ, Sysfs
 
@@ -51,6 +55,8 @@ class Caps:
         self.envelope = Envelope(self._sysfs, facts, self.gpu_cap_hz())
         self._held = Held(self._sysfs, state_path, lambda: self.envelope.mode_id)
         self._cpus = CpuCaps(self._sysfs, self.envelope, self._held)
+        self._modes: Sequence[Mode | ConfMode] = ()
+        self._modes_at: tuple[int | None, int | None] | None = None  # the modes that held and waited then
         self._pinned = False
         self._ours_hz: int | None = None  # what max_freq said after we last set it, and in which mode
         self._ours_mode: int | None = None
@@ -100,7 +106,10 @@ class Caps:
 
     def permitted(self) -> Permitted:
         """What the board allows beside the GPU's clocks."""
-        return self._cpus.permitted()
+        now = (self.envelope.mode_id, self.envelope.waiting_id)
+        if now != self._modes_at:  # a mode may have been added to the file
+            self._modes, self._modes_at = known_modes(self._sysfs, self._facts).modes, now
+        return dataclasses.replace(self._cpus.permitted(), modes=self._modes)
 
     def set_cpu_max(self, khz: int | None) -> None:
         """Cap the CPUs; None: as they were found. Raises as set_gpu_max."""

@@ -10,20 +10,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from .board import Mode
 from .ladder import FITS_AGAIN_MW
 from .model import PowerModel
+from .nvpmodel import ConfMode
 
 
 @dataclass(frozen=True, slots=True)
 class Permitted:
     """What the board allows beside the GPU's clocks. `cpu_clocks_khz`: steps that the mode allows, ascending, none
     where the CPUs' clock is not ours; `cpu_top_khz`: the highest that the board has; `cpu_cap_khz`: the cap that held;
-    `mode_id`: of nvpmodel."""
+    `mode_id`: of nvpmodel; `modes`: those that the board has, none where our facts say which."""
 
     cpu_clocks_khz: Sequence[int] = ()
     cpu_top_khz: int = 0
     cpu_cap_khz: int | None = None
     mode_id: int | None = None
+    modes: Sequence[Mode | ConfMode] = ()
 
 
 UNKNOWN = Permitted()

@@ -208,7 +208,8 @@ class Governor:
     def _mode_wanted(self, budget_mw: int, needed_mw: float, cpu_khz: int | None, permitted: Permitted) -> str | None:
         if self._ladder.rung < Rung.MODE or cpu_khz is None:
             return None
-        mode = mode_that_holds(self._facts, permitted.mode_id, budget_mw, needed_mw, cpu_khz, permitted.cpu_top_khz)
+        mode = mode_that_holds(self._facts, permitted.modes or self._facts.modes, permitted, budget_mw, needed_mw,
+                               cpu_khz, self._policy.cpu_min_khz)
         return None if mode is None else mode.name
 
     def _spent_hz(self, gpu_hz: int | None, cap_hz: int) -> int:

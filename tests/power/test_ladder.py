@@ -6,17 +6,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orind.power.actuators import Caps
 from orind.power.board import BoardFacts
 from orind.power.budget import Asked, Outside
 from orind.power.cpu_clock import CpuClock, Permitted
 from orind.power.ladder import Ladder, Need, Rung, wanted
 from orind.power.lower_mode import mode_that_holds
+from orind.power.plant.board import PlantBoard
 from orind.power.steady import SteadyStep
 
 Make = Callable[..., Any]
@@ -261,16 +264,50 @@ def test_steady_goes_down_at_once_and_up_slowly() -> None:
 def test_a_live_mode_that_would_hold_is_named(agx: BoardFacts) -> None:
     modes = (*agx.modes, dataclasses.replace(agx.modes[0], id=9, name="FEW_CORES", cpus=4),
              dataclasses.replace(agx.modes[0], id=10, name="FEWER_CORES", cpus=2))
-    facts = dataclasses.replace(agx, modes=modes)
     top = 2_201_600
-    found = mode_that_holds(facts, 0, 15_500, 17_000.0, top, top)
-    assert found is not None and found.name == "MODE_50W", "12 cores at 1497.6 MHz save more than enough"
-    found = mode_that_holds(facts, 0, 16_000, 17_000.0, 1_497_600, top)
-    assert found is None, "the CPUs are at that clock already, and fewer cores do not save a watt"
-    found = mode_that_holds(facts, 0, 16_500, 17_000.0, 1_497_600, top)
-    assert found is not None and found.name == "FEW_CORES"
-    assert mode_that_holds(facts, None, 20_000, 17_000.0, top, top) is None
-    assert mode_that_holds(facts, 0, 20_000, 17_000.0, 0, 0) is None
+
+    def named(budget_mw: int, cpu_khz: int, active: int | None = 0, top_khz: int = top,
+              cpu_min_khz: int = 729_600) -> str | None:
+        mode = mode_that_holds(agx, modes, Permitted(mode_id=active, cpu_top_khz=top_khz), budget_mw, 17_000.0, cpu_khz,
+                               cpu_min_khz)
+        return None if mode is None else mode.name
+
+    assert named(15_500, top) == "MODE_50W", "12 cores at 1497.6 MHz save more than enough"
+    assert named(15_500, top, cpu_min_khz=1_728_000) == "FEW_CORES", "the policy wants the CPUs faster than MODE_50W"
+    assert named(16_000, 1_497_600) is None, "the CPUs are at that clock already, and fewer cores do not save a watt"
+    assert named(16_500, 1_497_600) == "FEW_CORES"
+    assert named(20_000, top, active=None) is None
+    assert named(20_000, 0, top_khz=0) is None
+
+
+def _with_few_cores(plant: PlantBoard) -> None:
+    """An integrator's mode in the board's own conf: MAXN with four cores."""
+    file = plant.root / "etc/nvpmodel.conf"
+    text = file.read_text()
+    begin = text.index("< POWER_MODEL ID=0 ")
+    maxn = text[begin:text.index("< POWER_MODEL", begin + 1)].replace("ID=0 NAME=MAXN", "ID=9 NAME=FEW_CORES")
+    for core in range(4, 12):
+        maxn = maxn.replace(f"CPU_ONLINE CORE_{core} 1", f"CPU_ONLINE CORE_{core} 0")
+    file.write_text(text[:begin] + maxn + text[begin:])
+
+
+def test_a_mode_of_the_board_s_own_conf_is_named(plant: PlantBoard, agx: BoardFacts, make_loop: Make,
+                                                  tmp_path: Path) -> None:
+    """With the CPUs at the policy's lowest clock no mode of our facts helps; MODE_50W would make them slower."""
+    _with_few_cores(plant)
+    caps = Caps(plant.root, agx, tmp_path / "state.json")
+    caps.gpu_clocks_hz()
+    loop = make_loop(budget_w=14.5, cpu_min_mhz=1728)
+    loop.run(30, _full)
+    assert loop.trace.reports[-1].decision.rung is Rung.MODE
+    assert loop.trace.reports[-1].decision.mode_wanted is None
+    loop.board.permitted = lambda own=loop.board.permitted: dataclasses.replace(own(), modes=caps.permitted().modes)
+    loop.run(1, _full)
+    assert loop.trace.reports[-1].decision.mode_wanted == "FEW_CORES"
+    masked = [dataclasses.replace(mode, fbp_pg_mask=2) if mode.id == 9 else mode for mode in caps.permitted().modes]
+    loop.board.permitted = lambda own=loop.board.permitted: dataclasses.replace(own(), modes=masked)
+    loop.run(1, _full)
+    assert loop.trace.reports[-1].decision.mode_wanted is None, "another mask needs a reboot"
 
 
 def test_cpus_whose_clock_is_not_ours() -> None:
