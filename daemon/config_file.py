@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from ..kernels.yaml_lines import LinedYaml, YamlProblem, problems_of
 from ..power.board import BoardFacts, Mode
 from ..power.envelope import holding_mode
-from ..power.errors import SettingsError
+from ..power.errors import SettingsError, SysfsError
+from ..power.fan_profile import profiles
 from ..power.known_modes import known_modes
 from ..power.nvpmodel import ConfMode
 from ..power.policy import Policy
@@ -80,11 +81,17 @@ def load_power(config: Config) -> PowerFiles | None:
     jtop_python = config.power.jtop_python
     if jtop_python is not None and not (Path(jtop_python).is_file() and os.access(jtop_python, os.X_OK)):
         raise ConfigError([f"power.jtop_python: {jtop_python}: no such program"])
-    compatible = Sysfs(config.power.root).read_compatible()
+    sysfs = Sysfs(config.power.root)
+    compatible = sysfs.read_compatible()
     if compatible and not facts.matches(compatible):
         raise ConfigError([f"power.board: {facts.title} is configured, but the board says it is {compatible[0]}"])
-    caps = _mode_of(facts, mode, Sysfs(config.power.root))
-    return PowerFiles(board, mode, load_policy(policy_path, facts, caps, config.cameras)[0], jtop_python)
+    try:
+        fan_profiles = profiles(sysfs)
+    except SysfsError:
+        fan_profiles = []  # a board without nvfancontrol
+    caps = _mode_of(facts, mode, sysfs)
+    policy, _ = load_policy(policy_path, facts, caps, config.cameras, fan_profiles)
+    return PowerFiles(board, mode, policy, jtop_python)
 
 
 def load_board(spec: str) -> tuple[dict[str, Any], BoardFacts, str]:
@@ -118,14 +125,15 @@ def facts_of(board: LinedYaml) -> BoardFacts:
 
 
 def load_policy(
-    path: Path, facts: BoardFacts, mode: Mode | ConfMode | None, cameras: Collection[str] | None = None
+    path: Path, facts: BoardFacts, mode: Mode | ConfMode | None, cameras: Collection[str] | None = None,
+    fan_profiles: Sequence[str] = (),
 ) -> tuple[dict[str, Any], Policy]:
-    """A policy as a plain table and checked against the board, its mode (None: not known) and the cameras (None: they
-    are not known). Raises ConfigError."""
+    """A policy as a plain table and checked against the board, its mode (None: not known), the cameras (None: they are
+    not known) and the fan's profiles (none: not known). Raises ConfigError."""
     document = read_yaml(path)
     try:
         policy = Policy.from_dict(document.value)
-        check_policy(policy, facts, mode)
+        check_policy(policy, facts, mode, fan_profiles)
     except SettingsError as error:
         raise ConfigError(_problems(document, error)) from None
     if (size := len(json.dumps(document.value))) > POLICY_BYTES_MAX:

@@ -73,6 +73,10 @@ def lines(power: dict[str, Any], problem: str) -> list[str]:
         text.append(f"short    {power['short']}")
     if power.get("mode_wanted"):
         text.append(f"mode     {power['mode_wanted']} would hold the budget (orind power mode {power['mode_wanted']})")
+    wanted, active = power.get("fan_profile"), power.get("fan_profile_active")
+    if wanted and wanted != active:
+        now = f"{active} is active" if active else "which is active is not known"
+        text.append(f"fan      profile {wanted} belongs to this budget, {now} (orind power fan {wanted})")
     text.append(f"junction {_show(power.get('tj_c'), 'C', 1)}   fan {_show(power.get('fan_pwm'), 'of 255')}")
     text.append(f"GPU      {_show(power.get('gpu_hz'), 'MHz', 0, 1e6)} of at most "
                 f"{_show(power.get('gpu_cap_hz'), 'MHz', 0, 1e6)}, busy {_share(power.get('busy'))}")

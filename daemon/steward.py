@@ -19,6 +19,7 @@ from ..ipc.channel import Channel
 from ..ipc.clock import wall_offset_ns
 from ..ipc.errors import StatsPageError
 from ..ipc.stats_page import StatsReader
+from ..power import fan_profile
 from ..power.actuators import Caps
 from ..power.board import BoardFacts
 from ..power.budget import Asked, Outside
@@ -67,7 +68,7 @@ def main() -> int:
         opened.callback(memory.close)
         # before the clocks go back: main holds its lowest pacing from the end of file on
         opened.callback(channel.close)
-        _govern(steward, policy, channel, heard, memory, Sysfs(root).read_model(), facts.model.idle_mw)
+        _govern(steward, policy, channel, heard, memory, Sysfs(root), facts.model.idle_mw)
     return 0
 
 
@@ -89,12 +90,13 @@ class Heard:
 
 
 def _govern(
-    steward: Steward, policy: Policy, channel: Channel, heard: Heard, memory: MemoryClock, board: str | None,
+    steward: Steward, policy: Policy, channel: Channel, heard: Heard, memory: MemoryClock, sysfs: Sysfs,
     idle_mw: float,
 ) -> None:
     """Tick until main hangs up. Ticks keep their phase; one that was missed is not made up for."""
     poller = select.poll()
     poller.register(channel, select.POLLIN)
+    board = sysfs.read_model()
     next_ns = time.monotonic_ns()
     while True:
         wait_ms = max(0, next_ns - time.monotonic_ns()) / 1e6
@@ -114,7 +116,8 @@ def _govern(
         report = steward.tick()
         _say(channel, {"sample": report.power_sample(idle_mw).to_json()})
         emc = memory.look(time.monotonic_ns())
-        _say(channel, {"report": {"board": board, **report.to_dict(), **emc}})
+        fan = fan_profile.shown(sysfs) if report.decision.setting.fan_profile else None
+        _say(channel, {"report": {"board": board, **report.to_dict(), **emc, "fan_profile_active": fan}})
 
 
 def _busy(stats: StatsReader) -> tuple[int, int] | None:

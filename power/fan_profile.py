@@ -1,9 +1,10 @@
 """The fan's profile: which there are in nvfancontrol.conf, and how another one becomes the active one.
 
-Used by privileged.py. The way is that of NVIDIA's guide: stop the service, name the profile as FAN_DEFAULT_PROFILE,
-remove the status file, start it. Invariants: once it was told to stop, the service is told to start again whatever
-happened in between, also where the stop failed, for without it the fan stands at its last speed; success is what
-`nvfancontrol -q` says; a profile that is active already costs no restart.
+Used by privileged.py; the names also by `orind check`, the active one by the steward. The way is that of NVIDIA's
+guide: stop the service, name the profile as FAN_DEFAULT_PROFILE, remove the status file, start it. Invariants: once it
+was told to stop, the service is told to start again whatever happened in between, also where the stop failed, for
+without it the fan stands at its last speed; success is what `nvfancontrol -q` says; a profile that is active already
+costs no restart.
 """
 
 from __future__ import annotations
@@ -33,6 +34,16 @@ def active(sysfs: Sysfs) -> str | None:
     """What nvfancontrol says; None where it says nothing."""
     ran = run(sysfs, "nvfancontrol", ["-q"], QUERY_S)
     found = re.search(r"FAN_PROFILE:(\S+)", ran.words) if ran.code == 0 else None
+    return found[1] if found else None
+
+
+def shown(sysfs: Sysfs) -> str | None:
+    """The active one by the service's status file, for whoever must not wait for a program or may not ask it; None
+    where that does not tell. [?] That it holds what `-q` prints: nobody has published one."""
+    try:
+        found = re.search(r"FAN_PROFILE:(\S+)", sysfs.read_text(STATUS))
+    except SysfsError:
+        return None
     return found[1] if found else None
 
 

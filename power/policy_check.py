@@ -8,7 +8,7 @@ not there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from .board import BoardFacts, Mode
 from .errors import Problem, SettingsError
@@ -17,11 +17,13 @@ from .policy import Policy
 from .schedule import known_zone
 
 
-def check_policy(policy: Policy, facts: BoardFacts, mode: Mode | ConfMode | None = None) -> None:
+def check_policy(policy: Policy, facts: BoardFacts, mode: Mode | ConfMode | None = None,
+                 fan_profiles: Sequence[str] = ()) -> None:
     """Raises SettingsError with all contradictions. `mode`: that of nvpmodel which is configured or active, with the
-    caps that it has on this board; None where none is known."""
+    caps that it has on this board; None where none is known. `fan_profiles`: of its nvfancontrol.conf, none where that
+    is not known."""
     problems = (*_of_board(policy, facts), *_of_budgets(policy, facts), *_of_names(policy, facts),
-                *_of_clocks(policy, facts, mode), *_of_zone(policy))
+                *_of_clocks(policy, facts, mode), *_of_zone(policy), *_of_fan(policy, fan_profiles))
     if problems:
         raise SettingsError(f"power policy {policy.name!r}", problems)
 
@@ -89,3 +91,9 @@ def _of_zone(policy: Policy) -> Iterator[Problem]:
     if policy.schedule is not None and not known_zone(policy.schedule.time_zone):
         yield Problem(("schedule", "time_zone"), f"no time zone {policy.schedule.time_zone!r} on this machine (such as "
                       "Europe/Berlin; package tzdata)")
+
+
+def _of_fan(policy: Policy, profiles: Sequence[str]) -> Iterator[Problem]:
+    if policy.quiet is not None and profiles and policy.quiet.fan_profile not in profiles:
+        yield Problem(("quiet", "fan_profile"), f"the board's nvfancontrol.conf has no profile "
+                      f"{policy.quiet.fan_profile!r} (profiles: {', '.join(profiles)})")

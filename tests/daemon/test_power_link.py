@@ -468,6 +468,27 @@ def run_steward(
     return code, said
 
 
+@pytest.mark.parametrize(("quiet", "told"), [(True, ("quiet", "cool")), (False, ("", None))])
+def test_a_report_has_the_fan_profile_that_is_meant_and_the_active_one(
+    plant: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool, told: tuple[str, str | None]
+) -> None:
+    stats, policy = StatsWriter(), {"budget_w": 30, "quiet": {"budget_w": 20, "tj_warn_c": 60, "tj_limit_c": 65}}
+    if quiet:
+        always = {"name": "always", "from": "00:00", "to": "00:00", "quiet": True}
+        policy |= {"schedule": {"time_zone": "UTC", "windows": [always]}}
+
+    def talk(sock: socket.socket, said: list[dict[str, Any]]) -> None:
+        while not any("report" in message for message in said):
+            said.append(json.loads(sock.recv(65_536)))
+        sock.close()
+
+    section = {**SECTION, "policy": policy, "root": str(plant), "state": str(tmp_path / "power-state.json")}
+    code, said = run_steward(monkeypatch, stats, section, talk)
+    report = next(message["report"] for message in said if "report" in message)
+    assert code == 0 and (report["fan_profile"], report["fan_profile_active"]) == told
+    stats.close()
+
+
 def test_the_steward_sends_limits_and_reports_then_puts_the_clocks_back(
     plant: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

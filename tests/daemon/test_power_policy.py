@@ -132,6 +132,19 @@ def test_the_active_mode_counts_where_none_is_named(tmp_path: Path) -> None:
     assert len(found) == 1 and found[0].startswith("power.board: Jetson AGX Orin 64 GB has no mode 'MODE_60W'")
 
 
+def test_a_fan_profile_must_be_one_of_the_board_s(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    build_tree(tree, Layout(AGX_ORIN, JETPACKS["6"], 0))
+    silent = QUIET.replace("{", "{fan_profile: silent, ")
+    assert problems(tmp_path, HEAD + QUIET) == []
+    assert problems(tmp_path, HEAD + silent) == [
+        "4: quiet.fan_profile: the board's nvfancontrol.conf has no profile 'silent' (profiles: cool, quiet)"]
+    (tree / "etc/nvfancontrol.conf").write_text("another grammar\n")
+    assert problems(tmp_path, HEAD + silent) == []
+    (tree / "etc/nvfancontrol.conf").unlink()
+    assert problems(tmp_path, HEAD + silent) == []
+
+
 def test_a_mode_s_caps_are_those_of_the_board_s_own_conf(tmp_path: Path) -> None:
     """An integrator's conf, in which id 2 is another mode than NVIDIA's."""
     tree = tmp_path / "tree"

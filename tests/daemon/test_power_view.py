@@ -77,6 +77,17 @@ def test_what_is_not_known_is_said_and_what_is_wrong_comes_first(tmp_path: Path,
                          "energy   not measured: board power cannot be read, or was not yet"]
 
 
+@pytest.mark.parametrize(("wanted", "active", "told"), [
+    ("quiet", "cool", "cool is active"), ("quiet", None, "which is active is not known"), ("quiet", "quiet", ""),
+    ("", "cool", "")])
+def test_a_fan_profile_that_is_not_the_active_one_is_told(tmp_path: Path, capsys: Captured, wanted: str,
+                                                          active: str | None, told: str) -> None:
+    assert with_daemon(tmp_path, _status(fan_profile=wanted, fan_profile_active=active), "power")[0] == 0
+    found = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fan ")]
+    line = f"fan      profile quiet belongs to this budget, {told} (orind power fan quiet)"
+    assert found == ([line] if told else [])
+
+
 def test_a_governor_that_has_not_reported_yet(tmp_path: Path, capsys: Captured) -> None:
     status = {**made_status(), "power": {**UNGOVERNED, "budget_w": 30.0}, "energy": NO_ENERGY}
     assert with_daemon(tmp_path, status, "power")[0] == 0

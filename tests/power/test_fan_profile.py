@@ -9,7 +9,7 @@ import pytest
 
 from orind.power import fan_profile
 from orind.power.errors import PowerError, SysfsError
-from orind.power.fan_profile import CONF, STATUS, active, choose, profiles
+from orind.power.fan_profile import CONF, STATUS, active, choose, profiles, shown
 from orind.power.plant.modules import JETPACKS, ORIN_NX_SUPER
 from orind.power.plant.tree import PROGRAMS, Layout, build_tree
 from orind.power.sysfs import ONLINE, Sysfs
@@ -40,6 +40,16 @@ def test_profiles_are_those_of_the_file_and_one_is_chosen(sysfs: Sysfs) -> None:
     choose(sysfs, "cool")
     assert active(sysfs) == "cool"
     assert (sysfs.root / CONF).read_text() == before.replace("FAN_DEFAULT_PROFILE quiet", "FAN_DEFAULT_PROFILE cool")
+
+
+def test_the_status_file_shows_the_active_one(sysfs: Sysfs) -> None:
+    assert shown(sysfs) == "quiet"
+    choose(sysfs, "cool")
+    assert shown(sysfs) == "cool"
+    (sysfs.root / STATUS).write_text("another form\n")
+    assert shown(sysfs) is None
+    (sysfs.root / STATUS).unlink()
+    assert shown(sysfs) is None
 
 
 def test_without_a_default_to_set_nothing_is_touched(sysfs: Sysfs) -> None:
