@@ -7,11 +7,11 @@ Read by `simulate_command.py`. CSV with a head line; `t_s` ascends, and a last l
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..power.polyline import interpolated
 from .regular_file import NotRegular, check_regular
 
 BYTES_MAX = 8 << 20
@@ -44,12 +44,7 @@ class Series:
         """Straight lines between the points; before the first and after the last one, theirs."""
         if self.repeat_s:
             t_s %= self.repeat_s
-        place = bisect_right(self.at_s, t_s)
-        if place in (0, len(self.at_s)):
-            return self.values[min(place, len(self.at_s) - 1)]
-        begin, end = self.at_s[place - 1], self.at_s[place]
-        before, after = self.values[place - 1], self.values[place]
-        return before + (after - before) * (t_s - begin) / (end - begin)
+        return interpolated(self.at_s, self.values, t_s)
 
     def steps(self) -> Iterator[tuple[float, float]]:
         """(from when, value) as they come, without end where it repeats. Before the first: 0."""

@@ -9,11 +9,10 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from .policy import Policy
+from .polyline import interpolated
 
 # A board without a battery begins in 1970 or at its image's build, until the network tells the time.
 CLOCK_SET_S = 1_600_000_000.0  # 2020-09-13
@@ -65,20 +64,11 @@ def setting_now(policy: Policy, outside: Outside, now_ns: int) -> Setting:
     if told is None or now_ns >= told.until_ns:
         allowed, why = policy.ambient[-1][1], "ambient temperature not told, the hottest row holds"
     else:
-        allowed, why = round(interpolate(policy.ambient, told.value)), f"ambient {told.value / 1000:.1f} C"
+        rows_mc, rows_mw = zip(*policy.ambient, strict=True)
+        allowed, why = round(interpolated(rows_mc, rows_mw, told.value)), f"ambient {told.value / 1000:.1f} C"
     if allowed >= chosen.budget_mw:
         return chosen
     return Setting(allowed, chosen.tj_warn_mc, chosen.tj_limit_mc, why, chosen.fan_profile)
-
-
-def interpolate(rows: Sequence[tuple[int, int]], at: float) -> float:
-    """Linear between the rows (ascending), constant beyond their ends."""
-    if at <= rows[0][0]:
-        return float(rows[0][1])
-    for (x0, y0), (x1, y1) in pairwise(rows):
-        if at <= x1:
-            return y0 + (y1 - y0) * (at - x0) / (x1 - x0)
-    return float(rows[-1][1])
 
 
 def highest_mw(policy: Policy) -> int:

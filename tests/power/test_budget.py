@@ -11,9 +11,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from closed_loop import Loop
 
-from orind.power.budget import Asked, Outside, highest_mw, interpolate, setting_now
+from orind.power.budget import Asked, Outside, highest_mw, setting_now
 from orind.power.errors import SettingsError
 from orind.power.policy import Policy
+from orind.power.polyline import interpolated
 
 Make = Callable[..., Any]
 S = 10**9
@@ -72,7 +73,8 @@ def test_the_ambient_table_only_lowers_and_not_known_is_hot() -> None:
     assert setting_now(policy, Outside(), 0).reason == "ambient temperature not told, the hottest row holds"
     asked = Outside(budget=Asked(15_000, 60 * S, "x"), ambient=Asked(40_000, 60 * S, "y"))
     assert setting_now(policy, asked, 0).budget_mw == 15_000, "the smaller of both"
-    assert interpolate(((0, 10), (10, 20)), 2.5) == 12.5
+    found = [interpolated((0, 10, 20), (10, 20, 0), at) for at in (-5, 0, 2.5, 10, 15, 20, 99)]
+    assert found == [10, 10, 12.5, 20, 10, 0, 0] and interpolated((3,), (7,), 5) == 7
 
 
 # -- a change of the budget under load ------------------------------------------------------------------------------
