@@ -23,6 +23,7 @@ from .cpu_caps import CpuCaps
 from .cpu_clock import Permitted
 from .envelope import Envelope, holding_mode
 from .errors import PowerError, SysfsError
+from .heat import step_that_heat_allows
 from .held import Held
 from .known_modes import known_modes
 from .nvpmodel import ConfMode
@@ -58,7 +59,7 @@ class Caps:
         self._modes: Sequence[Mode | ConfMode] = ()
         self._modes_at: tuple[int | None, int | None] | None = None  # the modes that held and waited then
         self._pinned = False
-        self._ours_hz: int | None = None  # what max_freq said after we last set it, and in which mode
+        self._ours_hz: int | None = None  # what we set last, or what max_freq said then if it was more; in which mode
         self._ours_mode: int | None = None
         self._fought_ns: int | None = None
 
@@ -80,18 +81,22 @@ class Caps:
 
         Raises SysfsError where the board refuses (permissions: udev rule 70-orind.rules)."""
         step = step_under(self.gpu_clocks_hz(), hz)
-        self._held.take(self._max_path, {mode: cap or self.gpu_table_hz[-1]
-                                         for mode, cap in self.envelope.caps_hz().items()})
+        by_mode = {mode: cap or self.gpu_table_hz[-1] for mode, cap in self.envelope.caps_hz().items()}
+        hidden_hz = self._held.take(self._max_path, by_mode, self._heat_hz)
         found = self.gpu_cap_hz()
+        if hidden_hz is not None:
+            self.envelope.say(f"heat holds the GPU's cap at {found / 1e6:g} MHz, so what was set before cannot be "
+                              f"seen; {hidden_hz / 1e6:g} MHz will be put back")
         if self._ours_hz is not None and found > self._ours_hz and self.envelope.mode_id == self._ours_mode:
             self._mind(found)
-        if found != step:
+        if found != step or self._ours_hz != step:  # heat may show the step while more is set
             log.debug("GPU cap %d Hz: %s", step, reason)
             if self._pinned and self._sysfs.read_int(self._min_path) > step:
                 self._sysfs.write_int(self._min_path, step)
             self._sysfs.write_int(self._max_path, step)
-        self._ours_hz, self._ours_mode = self.gpu_cap_hz(), self.envelope.mode_id
-        return self._ours_hz
+        shown = self.gpu_cap_hz()
+        self._ours_hz, self._ours_mode = max(step, shown), self.envelope.mode_id
+        return shown
 
     def set_gpu_min(self, hz: int | None) -> None:
         """Pin the GPU's clock from below at `hz`; None: as it was found. Raises as set_gpu_max."""
@@ -131,6 +136,10 @@ class Caps:
     def notes(self) -> tuple[str, ...]:
         """What others changed since the last call."""
         return self.envelope.notes()
+
+    def _heat_hz(self) -> int | None:
+        device = self._max_path.split("/")[-2]
+        return step_that_heat_allows(self._sysfs, "devfreq", device, self.gpu_table_hz)
 
     def _read_table(self) -> tuple[int, ...]:
         return tuple(sorted(set(self._sysfs.read_clocks(self._table_path))))

@@ -7,9 +7,12 @@ the last mode that was known.
 
 from __future__ import annotations
 
+from functools import partial
+
 from .cpu_clock import Permitted
 from .envelope import Envelope
 from .errors import SysfsError
+from .heat import step_that_heat_allows
 from .held import Held
 from .steps import steps_under
 from .sysfs import CPUFREQ, Sysfs
@@ -25,6 +28,7 @@ class CpuCaps:
         self._table_khz = self._read_table()
         self._found_khz = self._kept_khz = self._read_cap()
         self._capped = False
+        self._ours_khz: dict[str, int] = {}  # what we set last
 
     def permitted(self) -> Permitted:
         """What the mode allows. Nothing where the clocks cannot be read: then they are left alone."""
@@ -46,15 +50,24 @@ class CpuCaps:
             return
         by_mode = {mode: cap or self._table_khz[-1] for mode, cap in self._envelope.cpu_caps_khz().items()}
         for path in self._paths():
-            self._held.take(path, by_mode)
+            hidden_khz = self._held.take(path, by_mode, partial(self._heat_khz, path))
+            if hidden_khz is not None:
+                self._envelope.say(f"heat holds the CPUs' cap, so what was set before in /{path} cannot be seen; "
+                                   f"{hidden_khz / 1000:g} MHz will be put back")
             value = self._held.found(path) if khz is None else khz
-            if self._sysfs.read_int(path) != value:
+            if self._sysfs.read_int(path) != value or self._ours_khz.get(path) != value:
                 self._sysfs.write_int(path, value)
+                self._ours_khz[path] = value
         self._capped = khz is not None
 
     def forget(self) -> None:
         """Everything was put back."""
         self._capped = False
+        self._ours_khz.clear()
+
+    def _heat_khz(self, path: str) -> int | None:
+        cpu = path.split("/")[-2].replace("policy", "cpu")
+        return step_that_heat_allows(self._sysfs, "cpufreq", cpu, self._table_khz) if self._table_khz else None
 
     def _paths(self) -> list[str]:
         """One for each cluster that has a core online."""

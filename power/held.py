@@ -28,18 +28,27 @@ class Held:
         self._values: dict[str, int] = {}
         self._by_mode: dict[str, Mapping[int, int]] = {}
 
-    def take(self, path: str, by_mode: Mapping[int, int]) -> None:
+    def take(self, path: str, by_mode: Mapping[int, int], heat: Callable[[], int | None] = lambda: None) -> int | None:
         """Save what a file holds, if that was not done yet. `by_mode`: what nvpmodel would have written there, should
-        the mode be another one when it is put back. Raises SysfsError, PowerError."""
+        the mode be another one when it is put back. `heat`: the highest value that the kernel allows for heat, None if
+        any. A value that lies there is heat's: what was set before cannot be seen, and is taken for what the mode
+        writes; it is returned then. Raises SysfsError, PowerError."""
         if path in self._values:
             self.keep()
-            return
+            return None
+        mode = self._mode_now()
         if not self._values:
-            self._mode = self._mode_now()
-        values = {**self._values, path: self._sysfs.read_clocks(path)[0]}
+            self._mode = mode
+        # before and after, lest heat begins or ends in between
+        before, shown, after = heat(), self._sysfs.read_clocks(path)[0], heat()
+        hidden = any(allowed is not None and shown >= allowed for allowed in (before, after))
+        # of a mode that is not known: what can be seen, which is never too high
+        found = max(shown, by_mode.get(mode, shown)) if hidden and mode is not None else shown
+        values = {**self._values, path: found}
         modes = {**self._by_mode, path: by_mode}
         self._save(values, modes)
         self._values, self._by_mode = values, modes
+        return found if hidden else None
 
     def keep(self) -> None:
         """Save again what somebody removed: what was found is known to us alone. Raises PowerError."""

@@ -162,6 +162,16 @@ class Sysfs:
                     found.setdefault(kind, f"{THERMAL}/{name}")
         return found
 
+    def read_cooling(self) -> list[tuple[str, int]]:
+        """(type, cur_state) of the cooling devices; one that cannot be read is left out."""
+        found = []
+        for name in self.names(THERMAL):
+            if name.startswith("cooling_device"):
+                for kind in self._try_text(f"{THERMAL}/{name}/type"):
+                    with suppress(SysfsError):
+                        found.append((kind, self.read_int(f"{THERMAL}/{name}/cur_state")))
+        return found
+
     def find_rails(self, driver: str = "ina3221") -> dict[str, tuple[str, str]]:
         """Power channels of all hwmons of `driver`: label -> (voltage path in mV, current path in mA)."""
         found: dict[str, tuple[str, str]] = {}

@@ -1,8 +1,8 @@
 """A simulated board as files: takes the caps that someone wrote, advances the physics, shows the sensors.
 
-Used by runner.py in real time and by tests in simulated time. Invariants: every value appears whole (written beside and
-renamed), clocks obey max and min as devfreq and cpufreq do (max wins, off-table values round down), and nothing but
-these files connects the plant with the daemon.
+Used by runner.py in real time and by tests in simulated time. Invariants: every value of a sensor appears whole
+(written beside and renamed), clocks obey max and min as devfreq and cpufreq do (max wins, off-table values round down;
+while heat holds a clock its cap file shows that), and nothing but these files connects the plant with the daemon.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import SysfsError
-from ..steps import step_under
 from ..sysfs import Sysfs
+from .cap_file import CapFile
 from .faults import Faults
 from .kernel import Kernel
 from .model import PlantModel
@@ -39,38 +39,23 @@ class PlantBoard:
         self.kernel = Kernel(module.gpu_table_hz, c.oc_from_w, c.oc_limit_w, c.oc_at_limit_hz)
         self._sysfs = Sysfs(root)
         self._shown: dict[str, str] = {}
-        self._cap_hz = module.gpu_table_hz[-1]
-        self._cpu_khz = module.cpu_table_khz[-1]
+        self._gpu_cap = CapFile(self._sysfs, self.layout.max_freq, module.gpu_table_hz, rounds=True)
+        self._cpu_caps = [CapFile(self._sysfs, f"{policy}/scaling_max_freq", module.cpu_table_khz, rounds=False)
+                          for policy in self.layout.cpu_policies()]
         self._elapsed_s = 0.0
         self._services = Services(root, self.layout, model, self._put)
         self._cpu_times = CpuTimes(module.cpus)
         self._show(0.0)
 
     def gpu_hz(self) -> int:
-        """The cap: max_freq, rounded to the table and written back if it was off it."""
-        table, path = self.layout.module.gpu_table_hz, self.layout.max_freq
-        try:
-            wanted = self._sysfs.read_int(path)
-        except SysfsError:
-            # a writer is between truncating and writing: the old cap still holds
-            return self._cap_hz
-        step = step_under(table, wanted)
-        if self.faults.refuse_writes:
-            step = self._cap_hz
-        if step != wanted:
-            self._sysfs.write_int(path, step)
-        self._cap_hz = step
-        return step
+        """The cap that was asked for in max_freq, rounded to the table."""
+        return self._gpu_cap.settle(self.kernel.cap_hz(self.layout.module.gpu_table_hz[-1]), self.faults.refuse_writes)
 
     def cpu_khz(self) -> int:
-        """The lowest cap of the CPU clusters, rounded to the table."""
+        """The lowest cap that was asked for of the CPU clusters, rounded to the table."""
         table = self.layout.module.cpu_table_khz
-        try:
-            wanted = min(self._sysfs.read_int(f"{policy}/scaling_max_freq") for policy in self.layout.cpu_policies())
-        except SysfsError:
-            return self._cpu_khz
-        self._cpu_khz = step_under(table, wanted)
-        return self._cpu_khz
+        most = self.kernel.cpu_khz(table, table[-1])
+        return min(cap.settle(most) for cap in self._cpu_caps)
 
     def advance(self, dt_s: float, busy: float) -> float:
         """Run for dt_s with the GPU busy for a share of it; returns the true mean board power in W."""
@@ -128,7 +113,14 @@ class PlantBoard:
         layout = self.layout
         self._put(f"{layout.devfreq}/cur_freq", self.kernel.cur_hz)
         self._put(f"{layout.devfreq}/target_freq", self.kernel.cur_hz)
-        cpu_khz = self.kernel.cpu_khz(layout.module.cpu_table_khz, self._cpu_khz)
+        self.gpu_hz()
+        table = layout.module.cpu_table_khz
+        cpu_khz = self.kernel.cpu_khz(table, self.cpu_khz())
+        for kind, top in layout.cooling().items():
+            if kind.startswith("devfreq"):
+                self._put(layout.cooling_file(kind), min(self.kernel.cooling_state, top))
+            elif kind.startswith("cpufreq"):
+                self._put(layout.cooling_file(kind), self.kernel.cpu_state(table))
         for policy in layout.cpu_policies():
             self._put(f"{policy}/scaling_cur_freq", cpu_khz)
         self._put(f"{layout.gpu}/load", round(busy * 1000))

@@ -55,7 +55,7 @@ class Kernel:
         if self.shut_down:
             self.cur_hz = 0
             return 0.0
-        cap = self._cap_hz(cap_hz)
+        cap = self.cap_hz(cap_hz)
         self.cur_hz = max(min(self.cur_hz, cap), min(min_hz, cap))
         share = 1.0 - self._oc3_hz * _EVENT_S * (1.0 - _HARDWARE_SHARE)
         return self.cur_hz * share * (_HARDWARE_SHARE if self.hardware_throttled else 1.0)
@@ -65,7 +65,7 @@ class Kernel:
         the cap. It knows the load of the last step only, so a burst begins one step late."""
         if self.shut_down:
             return
-        cap = self._cap_hz(cap_hz)
+        cap = self.cap_hz(cap_hz)
         if demand >= _LOAD_TARGET:
             wanted = cap
         else:
@@ -73,14 +73,17 @@ class Kernel:
             wanted = min(self.table_hz[step], cap)
         self.cur_hz = max(wanted, min(min_hz, cap))
 
-    def _cap_hz(self, cap_hz: int) -> int:
+    def cap_hz(self, cap_hz: int) -> int:
         """The cap, lowered by heat."""
         return min(cap_hz, self.table_hz[max(len(self.table_hz) - 1 - self.cooling_state, 0)])
 
     def cpu_khz(self, table_khz: Sequence[int], cap_khz: int) -> int:
         """The clock of the CPUs under load: the cap, lowered by heat in step with the GPU (28 states against 10)."""
-        top = len(table_khz) - 1
-        return min(cap_khz, table_khz[max(top - round(self.cooling_state * top / _GPU_STATES), 0)])
+        return min(cap_khz, table_khz[len(table_khz) - 1 - self.cpu_state(table_khz)])
+
+    def cpu_state(self, table_khz: Sequence[int]) -> int:
+        """Of a cluster's cooling device."""
+        return round(min(self.cooling_state / _GPU_STATES, 1.0) * (len(table_khz) - 1))
 
     def after(self, dt_s: float, tj_c: float, board_w: float) -> None:
         """Look at what the dt_s that ended have led to."""

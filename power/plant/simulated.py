@@ -110,14 +110,14 @@ class SimulatedBoard:
         return self._table_hz
 
     def gpu_cap_hz(self) -> int:
-        """As actuators.Caps."""
-        return self.cap_hz
+        """As actuators.Caps: what the board says, which is less while heat holds the clock."""
+        return self.kernel.cap_hz(self.cap_hz)
 
     def set_gpu_max(self, hz: int, reason: str) -> int:
         """As actuators.Caps: the highest step not above."""
         self._refuse()
         self.cap_hz = step_under(self._table_hz, hz)
-        return self.cap_hz
+        return self.gpu_cap_hz()
 
     def set_gpu_min(self, hz: int | None) -> None:
         """As actuators.Caps: pinned, or as it was."""
@@ -129,7 +129,8 @@ class SimulatedBoard:
     def permitted(self) -> Permitted:
         """As actuators.Caps."""
         table = self._cpu_table_khz
-        return Permitted(steps_under(table, self.cpu_most_khz), table[-1], self.cpu_cap_khz, self.mode_id)
+        cap_khz = self.kernel.cpu_khz(table, self.cpu_cap_khz)
+        return Permitted(steps_under(table, self.cpu_most_khz), table[-1], cap_khz, self.mode_id)
 
     def set_cpu_max(self, khz: int | None) -> None:
         """As actuators.Caps: the highest step not above, or as it was."""

@@ -79,6 +79,17 @@ class Layout:
                 files[label] = (f"{base}/in{channel}_input", f"{base}/curr{channel}_input")
         return files
 
+    def cooling(self) -> dict[str, int]:
+        """Cooling devices in the order of their numbers: type -> max_state."""
+        m = self.module
+        return {"pwm-fan": 3, **{f"cpufreq-cpu{first}": len(m.cpu_table_khz) - 1 for first in range(0, m.cpus, 4)},
+                f"devfreq-{self.jetpack.devfreq_name}": len(m.gpu_table_hz) - 1,
+                **{f"{zone}-throttle-alert": 1 for zone in ZONES[:-1]}, "hot-surface-alert": 1}
+
+    def cooling_file(self, kind: str) -> str:
+        """The cur_state of a cooling device."""
+        return f"{THERMAL}/cooling_device{list(self.cooling()).index(kind)}/cur_state"
+
     def cpu_policies(self) -> list[str]:
         """The cpufreq policies: one for each cluster of up to four cores."""
         return [f"{CPU}/cpufreq/policy{first}" for first in range(0, self.module.cpus, 4)]
@@ -203,10 +214,7 @@ def _write_thermal(w: _Writer, layout: Layout) -> None:
             w.file(f"{base}/trip_point_{trip}_type", what)
             w.file(f"{base}/trip_point_{trip}_hyst", hysteresis)
         w.link(f"sys/class/thermal/thermal_zone{number}", base)
-    clusters = {f"cpufreq-cpu{first}": 28 for first in range(0, layout.module.cpus, 4)}
-    cooling = {"pwm-fan": 3, **clusters, f"devfreq-{layout.jetpack.devfreq_name}": 10,
-               **{f"{zone}-throttle-alert": 1 for zone in ZONES[:-1]}, "hot-surface-alert": 1}
-    for number, (kind, top) in enumerate(cooling.items()):
+    for number, (kind, top) in enumerate(layout.cooling().items()):
         base = f"{THERMAL}/cooling_device{number}"
         for name, value in {"type": kind, "cur_state": 0, "max_state": top}.items():
             w.file(f"{base}/{name}", value)
