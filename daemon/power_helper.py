@@ -12,6 +12,7 @@ import argparse
 import grp
 import os
 import select
+import signal
 import socket
 import struct
 import sys
@@ -96,6 +97,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (KeyError, ValueError) as error:
         print(f"orind-power-helper: {error}", file=sys.stderr)
         return Exit.UNAVAILABLE
+    # what is under way ends as it must (fan_profile.py starts the service again); the unit has the time for it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.DONE))
     try:
         serve(server, Privileged(options.root, options.state), IDLE_S)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import socket
@@ -310,6 +311,29 @@ def test_without_its_socket_it_says_who_starts_it(monkeypatch: pytest.MonkeyPatc
         assert power_helper.main(["--group", "root"]) == 69
         assert said in capsys.readouterr().err
     assert power_helper.main(["--group", "nobodys-group"]) == 69
+
+
+def test_a_helper_that_is_ended_in_between_starts_the_fan_again(board: Path, tmp_path: Path) -> None:
+    log, path = tmp_path / "log", tmp_path / "power.sock"
+    (board / "usr/bin/systemctl").write_text(f'#!/bin/sh\necho $1 >>{log}\n[ "$1" != stop ] || exec sleep 60\n')
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        passed = 'exec 3<&"$0"; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"'  # as systemd does
+        command = ["bash", "-c", passed, str(listener.fileno()), sys.executable, "-m", "orind.daemon.power_helper",
+                   "--root", str(board), "--group", grp.getgrgid(os.getgid()).gr_name]
+        helper = subprocess.Popen(command, pass_fds=[listener.fileno()])
+    with helper, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.connect(str(path))
+        sock.send(b'{"op": "fan", "profile": "quiet"}')
+        end_s = time.monotonic() + 30
+        while not log.exists() and time.monotonic() < end_s and helper.poll() is None:
+            time.sleep(0.02)
+        helper.terminate()
+        assert helper.wait(30) == 0
+    assert log.read_text().split() == ["stop", "start"]
+    assert "FAN_DEFAULT_PROFILE cool" in (board / "etc/nvfancontrol.conf").read_text()
+
 
 
 # -- the command line ----------------------------------------------------------------------------------------------
