@@ -20,6 +20,7 @@ from ..ipc.channel import Channel, make_pair
 from ..ipc.engine_messages import STATUS_OK
 from ..ipc.errors import ChannelError, IpcError
 from ..ipc.slots import Slot, SlotRing
+from ..kernels.picture import PictureError, frame_bytes
 from .nursery_client import Child, NurseryClient
 from .poller import Watcher
 from .respawn import Respawn
@@ -153,9 +154,7 @@ class DecodePool:
             self._waiting.popleft()
             assert frame.slot is not None
             worker.job = Job(next(self._numbers), frame, target, now_ns)
-            order = messages.Decode(
-                worker.job.number, frame.slot.index, frame.slot.serial, frame.length, target.index, target.serial
-            )
+            order = messages.Decode(worker.job.number, frame.slot.index, frame.length, target.index)
             if not worker.channel.send(messages.pack_decode(order)):
                 self._ring.give(target)
                 self._waiting.appendleft(frame)  # which it never had; its end of file tells the rest
@@ -184,6 +183,11 @@ class DecodePool:
         job = worker.job
         if job is None or message.job != job.number:
             return
+        if message.status == STATUS_OK and (wrong := self._impossible(message)):
+            log.error("decode worker %d: %s", worker.child.pid, wrong)
+            worker.killed = wrong
+            self._nursery.kill(worker.child)
+            return
         worker.job = None
         if message.status != STATUS_OK:
             self._ring.give(job.target)
@@ -196,6 +200,19 @@ class DecodePool:
         frame.encoding, frame.width, frame.height = message.encoding, message.width, message.height
         frame.stride, frame.length = message.width, message.length
         self._receiver().decoded(frame, now_ns)
+
+    def _impossible(self, message: messages.Decoded) -> str:
+        """Why no slot holds what the worker says it made; ''."""
+        try:
+            expected = frame_bytes(message.encoding, message.width, message.height, 0)
+        except PictureError as error:
+            return f"it made what cannot be: {error}"
+        if message.length != expected or expected > self._ring.size:
+            return (
+                f"it made what cannot be: {message.length} bytes of {message.encoding} {message.width}x"
+                f"{message.height}, which has {expected}, in a slot of {self._ring.size}"
+            )
+        return ""
 
     def _lost(self, worker: Worker, now_ns: int) -> None:
         self._watcher.forget(worker.channel.fileno())

@@ -1,7 +1,7 @@
 """What main and a decode worker say to each other: DECODE (slot to slot) out, DECODED back.
 
-One of each per JPEG frame. Invariant: as in engine_messages.py; a worker touches only the two slots it was given, and
-main believes its width and height no further than the slot's size.
+One of each per JPEG frame. Invariant: as in engine_messages.py; a worker touches only the two slots it was given, which
+stay its own until it has answered or ended; and main believes no picture that its slot does not hold (decode_pool.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .engine_messages import DETAIL_BYTES_MAX, ENCODING_CODES, ENCODING_NAMES, S
 from .errors import ChannelError
 from .message_text import HEAD, MAGIC, Kind, clip_text, close_at, open_head, read_text
 
-_DECODE = struct.Struct("<QIQIIQ")
+_DECODE = struct.Struct("<QIII")
 _DECODED = struct.Struct("<QHHIIIHH")
 
 
@@ -22,10 +22,8 @@ class Decode(NamedTuple):
 
     job: int
     slot_in: int
-    serial_in: int
     length: int
     slot_out: int
-    serial_out: int
 
 
 class Decoded(NamedTuple):

@@ -1,8 +1,10 @@
 """Frame slots: a ring of equal buffers in one memfd, filled by main (or a decode worker), read by the engines.
 
 Main owns the ring for the life of the process: `take` before a frame is copied, `give` after its outcome is out.
-Invariant: each `take` raises the slot's serial, so whoever still holds an older serial is found out instead of reading
-another frame.
+Invariant: each `take` raises the slot's serial, so that main, where it still holds an older one, is found out instead
+of reading, or giving back, another frame's slot. Children are told indices and check no serial: a decode worker keeps
+its slots until it has answered or its end of file is here; an engine only reads, and once it is fenced, when a slot may
+already hold another frame, its answers are discarded by their epoch.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from orind.daemon.poller import Poller
 from orind.daemon.respawn import LONGEST_NS
 from orind.daemon.sections import Decode
 from orind.daemon.trigger import Trigger
-from orind.ipc.decode_messages import HELLO, pack_decoded
+from orind.ipc.decode_messages import HELLO, Decoded, pack_decoded
+from orind.ipc.engine_messages import STATUS_OK
 from orind.ipc.slots import SlotRing
 
 TIMEOUT_NS = 100 * MS
@@ -265,6 +266,30 @@ def test_garbage_kills_the_worker_and_its_frame_is_an_error(pool: Pool) -> None:
     pool.turn()
     assert [b[:3] for b in pool.bad] == [(1, "error", "decoder")] and pool.bad[0][3]
     assert pool.ring.free == 6
+
+
+@pytest.mark.parametrize(
+    ("encoding", "width", "height", "length", "said"),
+    [
+        ("gray", 64, 65, 64 * 65, "4160 bytes of gray 64x65, which has 4160, in a slot of 4096"),
+        ("yuv420", 64, 32, 64 * 32, "2048 bytes of yuv420 64x32, which has 3072, in a slot of 4096"),
+        ("gray", 0, 3, 0, "width 0 is not between 1 and 16384"),
+        ("tensor", 8, 8, 64, "shape () is not 1 to 6 positive numbers"),
+    ],
+)
+def test_a_worker_that_claims_planes_that_its_slot_does_not_hold_is_killed(
+    pool: Pool, encoding: str, width: int, height: int, length: int, said: str
+) -> None:
+    pool.tick()
+    worker = pool.worker()
+    pool.submit(1)
+    (job,) = worker.hear()
+    worker.channel.send(pack_decoded(Decoded(job.job, STATUS_OK, width, height, length, encoding)))
+    pool.turn()
+    assert worker.started.killed and pool.ring.free == 4 and pool.good == [] == pool.bad, "it may still write"
+    worker.die()
+    pool.turn()
+    assert pool.bad == [(1, "error", "decoder", f"it made what cannot be: {said}")] and pool.ring.free == 6
 
 
 def test_an_answer_to_another_job_is_ignored(pool: Pool) -> None:

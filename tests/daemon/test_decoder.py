@@ -49,7 +49,7 @@ class Desk:
         assert source is not None and target is not None and other is not None
         self.ring.view(source)[: len(data)] = data
         self.ring.view(other)[:] = before = bytes(SLOT_BYTES)
-        order = messages.Decode(number, source.index, source.serial, len(data), target.index, target.serial)
+        order = messages.Decode(number, source.index, len(data), target.index)
         self.sock.send(messages.pack_decode(order))
         answer = self.said()
         self.planes = bytes(self.ring.view(target)[: answer.length])
@@ -117,7 +117,7 @@ def test_a_picture_larger_than_the_slot_is_refused(no_fd_leak: None) -> None:
     slot, target = desk.ring.take(), desk.ring.take()
     assert slot is not None and target is not None
     desk.ring.view(slot)[:] = data
-    said = decoder._decode(messages.Decode(1, slot.index, slot.serial, len(data), target.index, 1), desk.slots)
+    said = decoder._decode(messages.Decode(1, slot.index, len(data), target.index), desk.slots)
     assert said.status == STATUS_ERROR and said.text
     desk.close()
 

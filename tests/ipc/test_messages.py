@@ -22,7 +22,7 @@ RAW = FrameRef(3, 2**40, 2_764_800, 1280, 720, 3840, "bgr8")
 TENSOR = FrameRef(0, 1, 48, 0, 0, 0, "tensor", "float32", (1, 3, 4))
 BATCH = Batch(2**50, 7, 2, 1, (RAW, TENSOR))
 ANSWER = Answer(9, 7, 1, 10, 20, 30, 40, (FrameAnswer(STATUS_OK, 12), FrameAnswer(STATUS_ERROR, 0, "nicht endlich: ∞")))
-DECODE = Decode(5, 1, 2**40, 123_456, 2, 2**41)
+DECODE = Decode(2**50, 1, 123_456, 2)
 DECODED = Decoded(5, STATUS_OK, 1280, 720, 1_382_400, "yuv420")
 MESSAGES: list[tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
     (BATCH, engine_messages.pack_batch, engine_messages.unpack_batch),
