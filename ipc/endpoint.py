@@ -115,6 +115,8 @@ def attach(sock: Socket, endpoint: str, *, bind: bool, fd: int | None = None) ->
             sock.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
             sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS)
         if fd is not None:
+            # libzmq accepts when told that somebody waits; where another holder was quicker, its I/O thread would wait
+            os.set_blocking(fd, False)
             sock.setsockopt(zmq.USE_FD, os.dup(fd))
         if not bind:
             sock.connect(endpoint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 from pathlib import Path
@@ -164,6 +165,7 @@ def test_systemds_socket_is_open_again_for_the_next_daemon(
     if dies:
         first.gate.is_shut = False  # it never comes to closing its door
     first.close()
+    assert not os.get_blocking(listener.fileno()), "two that accept would race, and the slower one's thread hang"
     second = Source(context, "router", endpoint, slot_bytes=1000, fd=listener.fileno())
     connected(context, second).close()
     for sock in (outside, inside, listener):
