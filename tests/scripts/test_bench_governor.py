@@ -89,12 +89,12 @@ def test_seconds_that_are_not_at_full_load_are_judged(watts: float, wrong: list[
 def test_heat_is_judged(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench_governor.heat(0.1, [1], _make) == []
     limits = capsys.readouterr().out.splitlines()[-1].split()
-    assert limits == ["limit", "<=51.5", "<=1", ">=100%", "<=85", "0"]
+    assert limits == ["limit", "<=1", ">=100%", "<=85", "0"]
 
 
 @pytest.mark.parametrize(("cap_hz", "wrong"), [
     (lambda hz, _: 306_000_000, ["mean clock 306 MHz, fixed 8"]),
-    (lambda hz, _: 1_300_500_000, ["C", "throttled for ", "s over budget", "W in the mean of a second"])],
+    (lambda hz, _: 1_300_500_000, ["C", "throttled for ", "s over budget"])],
     ids=["hardly works", "lets go"])
 def test_a_governor_that_is_careless_of_heat_is_found(monkeypatch: pytest.MonkeyPatch,
                                                       cap_hz: Callable[[int, int], int], wrong: list[str]) -> None:
