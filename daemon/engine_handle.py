@@ -116,7 +116,7 @@ class EngineHandle:
             assert frame.slot is not None
             references.append(
                 messages.FrameRef(
-                    frame.slot.index, frame.slot.serial, frame.length, frame.width, frame.height, frame.stride,
+                    frame.slot.index, frame.length, frame.width, frame.height, frame.stride,
                     frame.encoding, frame.dtype, frame.shape,
                 )
             )

@@ -30,7 +30,7 @@ DTYPE_CODES = {
 DTYPE_NAMES = {code: name for name, code in DTYPE_CODES.items()}
 
 _BATCH = struct.Struct("<QIHH")  # batch_id, epoch, model, area
-_FRAME = struct.Struct("<IQIIIIHHI6I")  # slot, serial, length, width, height, stride, encoding, dtype, ndim, shape
+_FRAME = struct.Struct("<IIIIIHHI6I")  # slot, length, width, height, stride, encoding, dtype, ndim, shape
 _ANSWER = struct.Struct("<QIHHqqqq")  # batch_id, epoch, area, 0, four times
 _OUTCOME = struct.Struct("<HHI")  # status, bytes of detail, rows
 _STAMP = struct.Struct("<Hq")  # flag, ns
@@ -40,7 +40,6 @@ class FrameRef(NamedTuple):
     """One frame of a batch: where it lies and what it is. Bytes and pixels as in ipc.wire.Header."""
 
     slot: int
-    serial: int
     length: int
     width: int
     height: int
@@ -100,11 +99,11 @@ def pack_batch(batch: Batch) -> bytes:
         raise ChannelError(f"batch of {len(frames)} frames: 1 to {FRAMES_MAX}")
     try:
         parts = [HEAD.pack(MAGIC, Kind.BATCH, len(frames)), _BATCH.pack(batch_id, epoch, model, area)]
-        for slot, serial, length, width, height, stride, encoding, dtype, shape in frames:
+        for slot, length, width, height, stride, encoding, dtype, shape in frames:
             ndim = len(shape)
             sides = (*shape, 0, 0, 0, 0, 0, 0)[:DIMS_MAX] if ndim <= DIMS_MAX else ()
             code, kind = ENCODING_CODES[encoding], DTYPE_CODES[dtype]
-            parts.append(_FRAME.pack(slot, serial, length, width, height, stride, code, kind, ndim, *sides))
+            parts.append(_FRAME.pack(slot, length, width, height, stride, code, kind, ndim, *sides))
     except (struct.error, KeyError) as error:
         raise ChannelError(f"batch {batch_id} cannot be packed: {error}") from None
     return b"".join(parts)
@@ -116,13 +115,13 @@ def unpack_batch(data: bytes) -> Batch:
     if count == 0:
         raise ChannelError("BATCH without a frame")
     frames = []
-    for slot, serial, length, width, height, stride, code, kind, ndim, *sides in _FRAME.iter_unpack(
+    for slot, length, width, height, stride, code, kind, ndim, *sides in _FRAME.iter_unpack(
         memoryview(data)[HEAD.size + _BATCH.size :]
     ):
         encoding, dtype = ENCODING_NAMES.get(code), DTYPE_NAMES.get(kind)
         if encoding is None or dtype is None or ndim > DIMS_MAX:
             raise ChannelError(f"BATCH with encoding {code}, dtype {kind}, {ndim} dimensions: unknown here")
-        frames.append(FrameRef(slot, serial, length, width, height, stride, encoding, dtype, tuple(sides[:ndim])))
+        frames.append(FrameRef(slot, length, width, height, stride, encoding, dtype, tuple(sides[:ndim])))
     batch_id, epoch, model, area = _BATCH.unpack_from(data, HEAD.size)
     return Batch(batch_id, epoch, model, area, tuple(frames))
 

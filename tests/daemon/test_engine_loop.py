@@ -103,7 +103,7 @@ class Bench:
         slot = self.ring.take()
         assert slot is not None
         self.ring.view(slot)[:8] = bytes([first, *range(7)])
-        return messages.FrameRef(slot.index, slot.serial, 8, 4, 2, 4, "mono8")
+        return messages.FrameRef(slot.index, 8, 4, 2, 4, "mono8")
 
     def batch(self, number: int, *frames: messages.FrameRef, area: int = 0) -> messages.Answer:
         self.sock.send(messages.pack_batch(messages.Batch(number, 7, 0, area, frames)))
@@ -277,7 +277,7 @@ def test_a_real_plan_is_served_by_descriptor(bench: Bench, identity_plan: Path) 
     pixels = np.zeros((1, 3, 4096, 1), np.uint8)
     pixels[0, :, 0, 0] = (5, 6, 250)
     bench.ring.view(slot)[: pixels.nbytes] = pixels.tobytes()
-    good = messages.FrameRef(slot.index, slot.serial, pixels.nbytes, 0, 0, 0, "tensor", "uint8", (1, 3, 4096, 1))
+    good = messages.FrameRef(slot.index, pixels.nbytes, 0, 0, 0, "tensor", "uint8", (1, 3, 4096, 1))
     answer = bench.batch(1, good)
     assert answer.frames == (messages.FrameAnswer(messages.STATUS_OK, 3),)
     assert bench.results.read(0, 0, 1, 3, 1).ravel().tolist() == [5.0, 6.0, 250.0]

@@ -18,8 +18,8 @@ from orind.ipc.engine_messages import STATUS_ERROR, STATUS_OK, Answer, Batch, Fr
 from orind.ipc.errors import ChannelError
 from orind.ipc.message_text import Kind
 
-RAW = FrameRef(3, 2**40, 2_764_800, 1280, 720, 3840, "bgr8")
-TENSOR = FrameRef(0, 1, 48, 0, 0, 0, "tensor", "float32", (1, 3, 4))
+RAW = FrameRef(3, 2_764_800, 1280, 720, 3840, "bgr8")
+TENSOR = FrameRef(0, 48, 0, 0, 0, "tensor", "float32", (1, 3, 4))
 BATCH = Batch(2**50, 7, 2, 1, (RAW, TENSOR))
 ANSWER = Answer(9, 7, 1, 10, 20, 30, 40, (FrameAnswer(STATUS_OK, 12), FrameAnswer(STATUS_ERROR, 0, "nicht endlich: ∞")))
 DECODE = Decode(2**50, 1, 123_456, 2)

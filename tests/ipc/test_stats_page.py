@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -48,6 +49,7 @@ def test_a_reader_beside_a_busy_writer_never_sees_half_a_write() -> None:
             if n % 50 == 0:
                 size = (n // 50) % 3000
                 writer.write_blob({"n": size, "pad": "x" * size})
+                time.sleep(0.0002)  # main rests 10 ms; without any rest a reader may never meet a whole page
         out, err = reader.communicate(timeout=30)
         assert (out, reader.returncode) == ("done\n", 0), err
     os.close(fd)
