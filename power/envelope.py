@@ -10,8 +10,8 @@ the start do, and those of the last mode that was known: never higher ones.
 from __future__ import annotations
 
 from .board import BoardFacts
-from .errors import ConfError, SysfsError
-from .nvpmodel import Conf, read_conf, read_mode_id, switch_to
+from .known_modes import own_conf
+from .nvpmodel import Conf, read_mode_id, switch_to
 from .sysfs import Sysfs
 
 
@@ -34,7 +34,7 @@ class Envelope:
         """The highest clock that the mode allows; None: it caps none."""
         said = read_mode_id(self._sysfs)
         if not self._looked or said != self._said:
-            self._conf = _read_conf(self._sysfs)  # a mode may have been added to it
+            self._conf = own_conf(self._sysfs)  # a mode may have been added to it
         waits = _waits(self._sysfs, self._conf, said)
         holds = self.mode_id if waits else said
         self._notice(holds, said if waits else None)
@@ -97,14 +97,7 @@ class Envelope:
 def holding_mode(sysfs: Sysfs) -> int | None:
     """The mode of the status file, or None where there is none, or it waits for a boot."""
     said = read_mode_id(sysfs)
-    return None if _waits(sysfs, _read_conf(sysfs), said) else said
-
-
-def _read_conf(sysfs: Sysfs) -> Conf | None:
-    try:
-        return read_conf(sysfs)
-    except (SysfsError, ConfError):
-        return None  # `orind power modes` says what is wrong with it
+    return None if _waits(sysfs, own_conf(sysfs), said) else said
 
 
 def _waits(sysfs: Sysfs, conf: Conf | None, said: int | None) -> bool:
