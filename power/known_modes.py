@@ -1,7 +1,7 @@
 """Whose modes of nvpmodel count on a board: those of its own nvpmodel.conf, and our facts' where it has none.
 
-Used by envelope.py, actuators.py and `orind check`. Invariant: an id or a name is never taken from one of the two and its caps
-from the other.
+Used by envelope.py, actuators.py and `orind check`. Invariant: an id or a name is never taken from one of the two and
+its caps from the other.
 """
 
 from __future__ import annotations
