@@ -60,6 +60,7 @@ class Worker:
     ready: bool = False
     job: Job | None = None
     killed: str = ""
+    distrusted: bool = False  # unlike one that was only too slow
 
 
 class DecodePool:
@@ -181,11 +182,11 @@ class DecodePool:
         if len(self._workers) == self._wanted and all(each.ready for each in self._workers):
             self._respawn.served()
         job = worker.job
-        if job is None or message.job != job.number:
+        if job is None or message.job != job.number or worker.distrusted:
             return
         if message.status == STATUS_OK and (wrong := self._impossible(message)):
             log.error("decode worker %d: %s", worker.child.pid, wrong)
-            worker.killed = wrong
+            worker.killed, worker.distrusted = wrong, True
             self._nursery.kill(worker.child)
             return
         worker.job = None

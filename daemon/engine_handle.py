@@ -97,6 +97,7 @@ class EngineHandle:
         self._areas = list(range(depth))
         self._numbers = itertools.count(1)
         self._broken = ""
+        self._fault_text = b""
 
     @property
     def pid(self) -> int:
@@ -184,12 +185,16 @@ class EngineHandle:
         """It answered what cannot be: it is lost at the next tick."""
         self._broken = self._broken or reason
 
-    def read_fault_pipe(self) -> str:
-        """What faulthandler wrote at a fatal signal; '' at end of file."""
+    def read_fault_pipe(self) -> str | None:
+        """What faulthandler wrote at a fatal signal, once its first line is there; '' before (it writes in pieces, the
+        signal's name after the first), None at the end of file."""
         try:
-            return os.read(self.fault_fd, FAULT_TEXT_BYTES).decode(errors="replace").strip()
+            data = os.read(self.fault_fd, FAULT_TEXT_BYTES)
         except BlockingIOError:
             return ""
+        self._fault_text += data
+        whole = b"\n" in self._fault_text or len(self._fault_text) >= FAULT_TEXT_BYTES or not data
+        return (self._fault_text.decode(errors="replace").strip() or None) if whole else ""
 
     def end_reason(self) -> str:
         if self._broken:

@@ -190,8 +190,9 @@ class Generation:
     def _on_fault_pipe(self, handle: EngineHandle, now_ns: int) -> None:
         """faulthandler wrote to the pipe: a fatal signal, known before end of file. What it answered is read first."""
         text = handle.read_fault_pipe()
-        if not text:
+        if text is None:
             self._watcher.forget(handle.fault_fd)
+        if not text:
             return
         log.error("engine %d: %s", handle.epoch, text)
         self._on_readable(handle, now_ns)

@@ -234,7 +234,7 @@ class PowerLink:
             self._heard_ns = now_ns
             for data in received.messages:
                 self._take(json.loads(data))
-        except (ChannelError, PowerError, ValueError, KeyError) as error:
+        except (ChannelError, PowerError, ValueError, RecursionError) as error:
             log.error("steward: %s", error)
             self._respawn.failed(now_ns, str(error))
             self._hang_up()
@@ -244,21 +244,25 @@ class PowerLink:
             self._respawn.failed(now_ns, self._last_words or "it has ended")
             self._hang_up()
 
-    def _take(self, message: dict[str, Any]) -> None:
-        if "error" in message:
-            log.error("steward: %s", message["error"])
-            self._last_words = bound_text(message["error"])
-            self.report = {**self.report, "reason": self._last_words}
-        elif "limits" in message:
-            self._latest = Limits.from_json(message["limits"])
-            self._respawn.served()
-        elif "sample" in message:
-            self.energy.take(PowerSample.from_json(message["sample"]))
-        else:
-            self.report = bound_fields(message["report"])
-            for note in self.report.get("notes", ()):
-                log.warning("power: %s", note)
-            self._tell_faults(self.report.get("faults", ()))
+    def _take(self, message: object) -> None:
+        """Raises PowerError for what no steward says."""
+        match message:
+            case {"error": str(text)}:
+                log.error("steward: %s", text)
+                self._last_words = bound_text(text)
+                self.report = {**self.report, "reason": self._last_words}
+            case {"limits": str(text)}:
+                self._latest = Limits.from_json(text)
+                self._respawn.served()
+            case {"sample": str(text)}:
+                self.energy.take(PowerSample.from_json(text))
+            case {"report": dict(report)} if _can_be(report):
+                self.report = bound_fields(report)
+                for note in self.report.get("notes", ()):
+                    log.warning("power: %s", note)
+                self._tell_faults(self.report.get("faults", ()))
+            case _:
+                raise PowerError(f"it says what cannot be: {bound_text(repr(message), 200)}")
 
     def _tell_faults(self, faults: Sequence[str]) -> None:
         """Once when they come, and once when they have been gone for a while: a sensor that fails now and then must not
@@ -278,3 +282,15 @@ class PowerLink:
             self._watcher.forget(self._channel.fileno())
             self._channel.close()
             self._channel = None
+
+
+def _can_be(report: dict[str, Any]) -> bool:
+    """Whether what main itself looks at is of its kind; the rest goes to people."""
+    texts = [*_listed(report, "notes"), *_listed(report, "faults")]
+    cap_hz = report.get("gpu_cap_hz")
+    return all(isinstance(text, str) for text in texts) and (cap_hz is None or type(cap_hz) is int)
+
+
+def _listed(report: dict[str, Any], key: str) -> list[object]:
+    listed = report.get(key, [])
+    return listed if isinstance(listed, list) else [None]

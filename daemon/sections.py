@@ -231,9 +231,9 @@ LEAK_MINUTES_MIN = 15
 
 def _with_samples_enough(minutes: object) -> object:
     """The bound with its reason; what is no number is told apart elsewhere."""
-    if isinstance(minutes, (int, float)) and minutes < LEAK_MINUTES_MIN:
+    if isinstance(minutes, (int, float)) and not isinstance(minutes, bool) and minutes < LEAK_MINUTES_MIN:
         raise ValueError(
-            f"should be at least {LEAK_MINUTES_MIN}, got {minutes:g}: one process is looked at a second, so that in a "
+            f"should be at least {LEAK_MINUTES_MIN}: one process is looked at a second, so that in a "
             "shorter time there may be too few samples of each for a verdict"
         )
     return minutes

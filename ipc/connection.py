@@ -3,7 +3,8 @@
 Used by the client library. For DEALER the simpler way, ZMQ_IMMEDIATE, costs answers: when the peer ends, libzmq then
 throws away what it had received and the application had not read yet, such as the last words of a daemon that stops.
 Not for a socket that binds: the events do not say whose handshake succeeded, so that a stranger who comes and goes
-could not be told from a peer who leaves; and there POLLOUT knows, for a bound socket has one pipe a peer and no other.
+could not be told from a peer who leaves; and there POLLOUT knows, for a bound socket has one pipe a peer and no other
+(libzmq gives one to a stranger too who says anything and stays: what he gets of frames is sent again after a while).
 """
 
 from __future__ import annotations

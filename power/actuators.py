@@ -52,9 +52,9 @@ class Caps:
         self._table_path = f"{found}/available_frequencies"
         self.gpu_table_hz = self._read_table()
         # A state file left by a crash holds the board's own values; what is in max_freq then is ours.
-        restore_saved(state_path)
+        restored, _ = _put_back(state_path)
         self.envelope = Envelope(self._sysfs, facts, self.gpu_cap_hz())
-        self._held = Held(self._sysfs, state_path, lambda: self.envelope.mode_id)
+        self._held = Held(self._sysfs, state_path, lambda: self.envelope.mode_id, restored)
         self._cpus = CpuCaps(self._sysfs, self.envelope, self._held)
         self._modes: Sequence[Mode | ConfMode] = ()
         self._modes_at: tuple[int | None, int | None] | None = None  # the modes that held and waited then
@@ -156,6 +156,12 @@ def restore_saved(state_path: Path) -> tuple[str, ...]:
     """Write back the values that `state_path` holds and remove it; returns a line for each, none without the file.
 
     Raises PowerError where the file is damaged or a value could not be written (the file is then kept)."""
+    _, lines = _put_back(state_path)
+    return lines
+
+
+def _put_back(state_path: Path) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The values by path, and what restore_saved returns."""
     try:
         text, owner = _read_state(state_path)
         state = json.loads(text)
@@ -170,12 +176,12 @@ def restore_saved(state_path: Path) -> tuple[str, ...]:
         values = _clocks(state["values"])
         if not sysfs.root.is_dir():  # a plant that is gone took its clocks with it; "/" is never gone
             state_path.unlink()
-            return ()
+            return {}, ()
         mode_now = holding_mode(sysfs)
         if mode_now is not None and mode_now != state["mode"]:
             values.update(_clocks(state["mode_values"].get(str(mode_now), {})))
     except FileNotFoundError:
-        return ()
+        return {}, ()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PowerError(f"{state_path}: the saved clock caps cannot be read ({error}); set the mode again with "
                          "nvpmodel and remove the file") from error
@@ -195,7 +201,7 @@ def restore_saved(state_path: Path) -> tuple[str, ...]:
     if failed:
         raise PowerError(f"clock caps not restored, {state_path} kept: " + "; ".join(failed))
     state_path.unlink()
-    return tuple(lines)
+    return values, tuple(lines)
 
 
 def _read_state(path: Path) -> tuple[str, int]:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .errors import SysfsError
 from .sysfs import Sysfs
 
 
 def step_that_heat_allows(sysfs: Sysfs, kind: str, device: str, table: Sequence[int]) -> int | None:
-    """`kind` and `device`: devfreq and 17000000.gpu, or cpufreq and cpu4. None: all of the table, or nobody says.
-    Raises SysfsError where the cooling devices cannot be listed."""
+    """`kind` and `device`: devfreq and 17000000.gpu, or cpufreq and cpu4. None: all of the table, or nobody says."""
+    try:
+        cooling = sysfs.read_cooling()
+    except SysfsError:
+        return None  # a board that does not list them: a cap must still go down
     # before Linux 5.13 they were numbered and did not name their device: then the worst of the kind counts
-    states = [state for name, state in sysfs.read_cooling()
-              if name == f"{kind}-{device}" or name.startswith(f"thermal-{kind}-")]
+    states = [state for name, state in cooling if name == f"{kind}-{device}" or name.startswith(f"thermal-{kind}-")]
     worst = max(states, default=0)
     return table[max(len(table) - 1 - worst, 0)] if worst > 0 else None

@@ -18,12 +18,15 @@ STATE_NAME = "power-state.json"
 
 
 class Held:
-    """`mode_now`: the id of nvpmodel's mode that holds. Owns `path` until the restore."""
+    """`mode_now`: the id of nvpmodel's mode that holds; `restored`: what was put back a moment ago, by path, which heat
+    may hide. Owns `path` until the restore."""
 
-    def __init__(self, sysfs: Sysfs, path: Path, mode_now: Callable[[], int | None]) -> None:
+    def __init__(self, sysfs: Sysfs, path: Path, mode_now: Callable[[], int | None],
+                 restored: Mapping[str, int]) -> None:
         self._sysfs = sysfs
         self._path = path
         self._mode_now = mode_now
+        self._restored = restored
         self._mode: int | None = None  # when the first value was taken
         self._values: dict[str, int] = {}
         self._by_mode: dict[str, Mapping[int, int]] = {}
@@ -31,8 +34,8 @@ class Held:
     def take(self, path: str, by_mode: Mapping[int, int], heat: Callable[[], int | None] = lambda: None) -> int | None:
         """Save what a file holds, if that was not done yet. `by_mode`: what nvpmodel would have written there, should
         the mode be another one when it is put back. `heat`: the highest value that the kernel allows for heat, None if
-        any. A value that lies there is heat's: what was set before cannot be seen, and is taken for what the mode
-        writes; it is returned then. Raises SysfsError, PowerError."""
+        any. A value that lies there is heat's: what was set before cannot be seen, and is taken for what was put back
+        there, else for what the mode writes; it is returned then. Raises SysfsError, PowerError."""
         if path in self._values:
             self.keep()
             return None
@@ -42,8 +45,11 @@ class Held:
         # before and after, lest heat begins or ends in between
         before, shown, after = heat(), self._sysfs.read_clocks(path)[0], heat()
         hidden = any(allowed is not None and shown >= allowed for allowed in (before, after))
-        # of a mode that is not known: what can be seen, which is never too high
-        found = max(shown, by_mode.get(mode, shown)) if hidden and mode is not None else shown
+        found = shown
+        if hidden and path in self._restored:
+            found = self._restored[path]
+        elif hidden and mode is not None:  # of a mode that is not known: what can be seen, which is never too high
+            found = max(shown, by_mode.get(mode, shown))
         values = {**self._values, path: found}
         modes = {**self._by_mode, path: by_mode}
         self._save(values, modes)

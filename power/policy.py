@@ -22,7 +22,8 @@ CPU_MIN_MHZ = 729.6
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """A lower budget and lower temperatures, at which the fan has less to do. `fan_profile`: of nvfancontrol."""
+    """A lower budget and lower temperatures, at which the fan has less to do. `fan_profile`: of nvfancontrol, '' for
+    any."""
 
     budget_mw: int
     tj_warn_mc: int
@@ -136,7 +137,7 @@ def _read_quiet(f: Fields) -> Quiet:
         budget_mw=round(f.number("budget_w", 1, 200) * 1000),
         tj_warn_mc=round(f.number("tj_warn_c", 30, 120) * 1000),
         tj_limit_mc=round(f.number("tj_limit_c", 30, 120) * 1000),
-        fan_profile=f.text("fan_profile", "quiet"),
+        fan_profile=f.text("fan_profile", ""),
     )
     _check_room(quiet, f)
     f.finish()

@@ -94,6 +94,6 @@ def _of_zone(policy: Policy) -> Iterator[Problem]:
 
 
 def _of_fan(policy: Policy, profiles: Sequence[str]) -> Iterator[Problem]:
-    if policy.quiet is not None and profiles and policy.quiet.fan_profile not in profiles:
+    if policy.quiet is not None and profiles and policy.quiet.fan_profile not in ("", *profiles):
         yield Problem(("quiet", "fan_profile"), f"the board's nvfancontrol.conf has no profile "
                       f"{policy.quiet.fan_profile!r} (profiles: {', '.join(profiles)})")

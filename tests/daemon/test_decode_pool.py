@@ -285,6 +285,7 @@ def test_a_worker_that_claims_planes_that_its_slot_does_not_hold_is_killed(
     pool.submit(1)
     (job,) = worker.hear()
     worker.channel.send(pack_decoded(Decoded(job.job, STATUS_OK, width, height, length, encoding)))
+    worker.channel.send(pack_decoded(Decoded(job.job, STATUS_OK, 4, 2, 8, "gray")))  # believed no more
     pool.turn()
     assert worker.started.killed and pool.ring.free == 4 and pool.good == [] == pool.bad, "it may still write"
     worker.die()

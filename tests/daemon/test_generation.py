@@ -268,7 +268,26 @@ def test_an_empty_fault_pipe_that_closes_says_nothing(stage: Stage) -> None:
     os.dup2(null, stage.engines[2].fault_fd)
     os.close(null)
     stage.turn()
-    assert 2 in stage.generation.handles and handle.read_fault_pipe() == ""
+    assert 2 in stage.generation.handles and handle.read_fault_pipe() is None
+
+
+def test_what_comes_in_pieces_through_the_fault_pipe_is_read_whole(stage: Stage) -> None:
+    """As faulthandler writes it: the reason without the signal's name would say nothing."""
+    stage.serve()
+    for piece in (b"Fatal Python error: ", b"Segmentation fault"):
+        os.write(stage.engines[1].fault_fd, piece)
+        stage.turn()
+        assert stage.lost == []
+    os.write(stage.engines[1].fault_fd, b"\n\n")
+    stage.turn()
+    assert stage.lost == [([], Fault.DIED, "Fatal Python error: Segmentation fault")]
+
+
+def test_a_fault_pipe_without_an_end_of_line_is_bounded(stage: Stage) -> None:
+    stage.serve()
+    os.write(stage.engines[1].fault_fd, b"x" * engine_handle.FAULT_TEXT_BYTES)
+    stage.turn()
+    assert [(fault, len(reason)) for _, fault, reason in stage.lost] == [(Fault.DIED, engine_handle.FAULT_TEXT_BYTES)]
 
 
 @pytest.mark.parametrize(

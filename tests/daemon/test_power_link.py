@@ -213,7 +213,11 @@ def test_a_stewards_error_is_in_the_report(link: Link) -> None:
     assert link.link.report["reason"] == "no rail VDD_GPU_SOC"
 
 
-@pytest.mark.parametrize("garbage", [b"nonsense", b'{"limits": "{}"}', b'{"sample": "{}"}', b"{}"])
+@pytest.mark.parametrize("garbage", [
+    b"nonsense", b'{"limits": "{}"}', b'{"sample": "{}"}', b"{}", b"5", b"[]", b"null", b'{"report": 5}',
+    b'{"report": {"notes": 5}}', b'{"report": {"faults": [7]}}', b'{"report": {"gpu_cap_hz": "x"}}', b'{"limits": 5}',
+    b'{"sample": []}', b'{"error": 5}', b"[" * 50_000,
+])
 def test_garbage_ends_the_connection_and_a_new_steward_comes_when_the_old_one_has_ended(
     link: Link, garbage: bytes
 ) -> None:
@@ -472,7 +476,8 @@ def run_steward(
 def test_a_report_has_the_fan_profile_that_is_meant_and_the_active_one(
     plant: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool, told: tuple[str, str | None]
 ) -> None:
-    stats, policy = StatsWriter(), {"budget_w": 30, "quiet": {"budget_w": 20, "tj_warn_c": 60, "tj_limit_c": 65}}
+    stats, policy = StatsWriter(), {"budget_w": 30, "quiet": {
+        "budget_w": 20, "tj_warn_c": 60, "tj_limit_c": 65, "fan_profile": "quiet"}}
     if quiet:
         always = {"name": "always", "from": "00:00", "to": "00:00", "quiet": True}
         policy |= {"schedule": {"time_zone": "UTC", "windows": [always]}}

@@ -139,6 +139,9 @@ def test_a_fan_profile_must_be_one_of_the_board_s(tmp_path: Path) -> None:
     assert problems(tmp_path, HEAD + QUIET) == []
     assert problems(tmp_path, HEAD + silent) == [
         "4: quiet.fan_profile: the board's nvfancontrol.conf has no profile 'silent' (profiles: cool, quiet)"]
+    conf = tree / "etc/nvfancontrol.conf"
+    conf.write_text(conf.read_text().replace("quiet", "hushed"))
+    assert problems(tmp_path, HEAD + QUIET) == [], "none was asked for"
     (tree / "etc/nvfancontrol.conf").write_text("another grammar\n")
     assert problems(tmp_path, HEAD + silent) == []
     (tree / "etc/nvfancontrol.conf").unlink()

@@ -3,6 +3,7 @@ as that. The plant's files show it as the kernel's do."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,33 @@ def test_a_cap_that_heat_hides_is_not_what_is_put_back(plant: PlantBoard, agx: B
     plant.advance(0.05, 0.0)
     assert gpu(plant) == HALF, "heat still holds it"
     throttle(plant, 0)
+    assert gpu(plant) == TOP and cpus(plant) == {CPU_TOP}
+
+
+def test_what_a_crash_left_is_put_back_also_if_heat_hides_it_by_then(plant: PlantBoard, agx: BoardFacts,
+                                                                     state: Path) -> None:
+    (plant.root / plant.layout.max_freq).write_text(f"{HALF}\n")
+    plant.advance(0.05, 0.0)
+    Caps(plant.root, agx, state).set_gpu_max(612 * MHZ, "test")  # and dies
+    throttle(plant, 9)
+    caps = Caps(plant.root, agx, state)
+    plant.advance(0.05, 0.0)
+    caps.set_gpu_max(408 * MHZ, "test")
+    throttle(plant, 0)
+    caps.restore()
+    plant.advance(0.05, 0.0)
+    assert gpu(plant) == HALF
+
+
+def test_a_board_without_a_list_of_cooling_devices_can_still_be_capped(plant: PlantBoard, agx: BoardFacts,
+                                                                       state: Path) -> None:
+    shutil.rmtree(plant.root / "sys/class/thermal")
+    (plant.root / "sys/class/thermal").write_text("")
+    caps = Caps(plant.root, agx, state)
+    caps.set_gpu_max(408 * MHZ, "test")
+    caps.set_cpu_max(729_600)
+    assert gpu(plant) == 408 * MHZ and cpus(plant) == {729_600}
+    caps.restore()
     assert gpu(plant) == TOP and cpus(plant) == {CPU_TOP}
 
 
