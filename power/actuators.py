@@ -178,6 +178,8 @@ def _put_back(state_path: Path) -> tuple[dict[str, int], tuple[str, ...]]:
             state_path.unlink()
             return {}, ()
         mode_now = holding_mode(sysfs)
+        if mode_now is None:  # one waits for a boot
+            mode_now = state.get("holds")
         if mode_now is not None and mode_now != state["mode"]:
             values.update(_clocks(state["mode_values"].get(str(mode_now), {})))
     except FileNotFoundError:

@@ -28,6 +28,7 @@ class Held:
         self._mode_now = mode_now
         self._restored = restored
         self._mode: int | None = None  # when the first value was taken
+        self._saved_mode: int | None = None  # the one that held when it was saved last
         self._values: dict[str, int] = {}
         self._by_mode: dict[str, Mapping[int, int]] = {}
 
@@ -57,13 +58,15 @@ class Held:
         return found if hidden else None
 
     def keep(self) -> None:
-        """Save again what somebody removed: what was found is known to us alone. Raises PowerError."""
-        if self._values and not self._path.exists():
+        """Save again what somebody removed: what was found is known to us alone; and which mode holds by now, which
+        nobody else can tell while another one waits for a boot. Raises PowerError."""
+        if self._values and (self._mode_now() != self._saved_mode or not self._path.exists()):
             self._save(self._values, self._by_mode)
 
     def _save(self, values: Mapping[str, int], modes: Mapping[str, Mapping[int, int]]) -> None:
-        state = {"version": 1, "root": str(self._sysfs.root.resolve()), "mode": self._mode, "values": values,
-                 "mode_values": _by_mode_first(modes)}
+        holds = self._mode_now()
+        state = {"version": 1, "root": str(self._sysfs.root.resolve()), "mode": self._mode, "holds": holds,
+                 "values": values, "mode_values": _by_mode_first(modes)}
         temporary = self._path.with_name(self._path.name + ".tmp")
         try:
             temporary.write_text(json.dumps(state))
@@ -71,6 +74,7 @@ class Held:
         except OSError as error:
             raise PowerError(f"cannot save the board's clock caps to {self._path} ({error.strerror}); no cap is "
                              "changed before they are safe") from error
+        self._saved_mode = holds
 
     def found(self, path: str) -> int:
         """What a file that was taken is to hold again: what it did, or what the mode that holds by now writes there."""

@@ -136,6 +136,22 @@ def test_others_who_touch_cap_and_table_are_noticed(plant: PlantBoard, agx: Boar
     assert caps.notes() == ("the board's table of GPU clocks has changed: it ends at 408 MHz, no longer at 1300.5",)
 
 
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_is_put_back_while_a_mode_waits_is_what_the_mode_that_holds_allows(
+    plant: PlantBoard, agx: BoardFacts, state: Path, crash: bool
+) -> None:
+    """MAXN when the cap was taken, MODE_50W since, and a mode of other masks is staged."""
+    status = plant.root / "var/lib/nvpmodel/status"
+    caps = Caps(plant.root, agx, state)
+    for mode in (0, 3, 2):
+        status.write_text(f"pmode:{mode:04} fmode:quiet\n")
+        top_hz = caps.gpu_clocks_hz()[-1]
+        caps.set_gpu_max(min(top_hz, 612_000_000), "test")
+    assert caps.mode() == ("MODE_50W", "MODE_30W") and top_hz == 816_000_000
+    restore_saved(state) if crash else caps.restore()
+    assert int((plant.root / plant.layout.max_freq).read_text()) == 816_000_000
+
+
 @pytest.mark.parametrize(("text", "mode"), [("pmode:0002", 2), ("pmode:0003 fmode:cool", 3), ("pmode:", None),
                                             ("fmode:quiet", None)])
 def test_mode_file(plant: PlantBoard, text: str, mode: int | None) -> None:
