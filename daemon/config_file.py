@@ -81,6 +81,8 @@ def load_power(config: Config) -> PowerFiles | None:
     jtop_python = config.power.jtop_python
     if jtop_python is not None and not (Path(jtop_python).is_file() and os.access(jtop_python, os.X_OK)):
         raise ConfigError([f"power.jtop_python: {jtop_python}: no such program"])
+    if not Path(config.power.root).is_dir():
+        raise ConfigError([f"power.root: {config.power.root}: no such folder"])
     sysfs = Sysfs(config.power.root)
     compatible = sysfs.read_compatible()
     if compatible and not facts.matches(compatible):

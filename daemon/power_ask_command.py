@@ -48,6 +48,8 @@ def run(options: argparse.Namespace) -> int:
         return Exit.FAILED
     print(f"{options.action}: what was asked for has ended" if options.value is None
           else f"{options.action} of {options.value:g} {unit} for {options.for_s:g} s")
+    if answer["result"] != "taken":
+        print(f"orind power {options.action}: {answer['result']}", file=sys.stderr)
     return Exit.DONE
 
 

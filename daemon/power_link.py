@@ -110,7 +110,8 @@ class PowerLink:
                 log.warning("power: what %s asked for is refused: %s", by, bound_text(refusal))
             return {"ok": False, "result": f"refused: {refusal}"}
         self._tell_asked()
-        return {"ok": True, "result": "taken"}
+        idle = f", but the governor does not run: {self.problem}" if self.problem else ""
+        return {"ok": True, "result": f"taken{idle}"}
 
     def limits(self, now_ns: int) -> Limits | None:
         """What holds now; None where power is not governed."""

@@ -262,6 +262,7 @@ def test_the_command_says_what_a_good_configuration_means(
     tmp_path: Path, plan: Path, capsys: pytest.CaptureFixture[str], no_fd_leak: None
 ) -> None:
     policy = Path(__file__).parents[2] / "configs" / "power" / "agx-orin-30w.yaml"
+    (tmp_path / "tree").mkdir()
     path = write(tmp_path, plan, f"power: {{board: agx-orin, policy: '{policy}', root: tree}}\n")
     assert run_check(path) == 0
     out = capsys.readouterr().out

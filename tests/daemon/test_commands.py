@@ -115,6 +115,13 @@ def test_a_budget_and_the_ambient_temperature_are_asked_for(
     assert (code, request.op, request.given, capsys.readouterr().out) == (0, "power", given, f"{said}\n")
 
 
+def test_what_is_taken_while_nobody_governs_is_said(tmp_path: Path, capsys: Captured) -> None:
+    result = "taken, but the governor does not run: no GPU clock under /"
+    code, _ = with_daemon(tmp_path, {"ok": True, "result": result}, "power", "budget", "18", "--for", "1m")
+    said = capsys.readouterr()
+    assert (code, said.out, said.err) == (0, "budget of 18 W for 60 s\n", f"orind power budget: {result}\n")
+
+
 def test_a_refused_request_is_1_with_the_reason(tmp_path: Path, capsys: Captured) -> None:
     answer = {"ok": False, "result": "refused: for_s must lie in 1 to 86400"}
     for wrong, why in ((("18",), "say with --for how long"), (("off", "--for", "10m"), "off ends it now")):

@@ -346,6 +346,15 @@ def asking(**given: Any) -> Request:
 AMBIENT = {"ambient": [{"ambient_c": 25, "budget_w": 30}, {"ambient_c": 45, "budget_w": 20}]}
 
 
+def test_what_is_asked_for_while_nobody_governs_is_taken_and_said(link: Link) -> None:
+    link.link.configure(SECTION, "/plant")
+    link.turn()
+    link.steward().close()
+    link.turn()
+    assert link.link.ask(asking(budget_w=18, for_s=600), link.now) == {
+        "ok": True, "result": "taken, but the governor does not run: it has ended"}
+
+
 def test_a_budget_that_is_asked_for_reaches_the_steward_and_ends_by_itself(
     link: Link, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,6 +26,7 @@ def boards_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def problems(folder: Path, policy: str, board: str = "agx-orin") -> list[str]:
     (folder / "policy.yaml").write_text(policy)
+    (folder / "tree").mkdir(exist_ok=True)
     config = load(write(folder, GOOD + f"power: {{board: '{board}', policy: policy.yaml, root: tree}}\n"))
     try:
         load_power(config)
@@ -130,6 +131,14 @@ def test_the_active_mode_counts_where_none_is_named(tmp_path: Path) -> None:
     assert problems(tmp_path, HEAD + "gpu_min_mhz: 714\n", "agx-orin:MODE_50W") == []
     found = problems(tmp_path, HEAD, "agx-orin:MODE_60W")
     assert len(found) == 1 and found[0].startswith("power.board: Jetson AGX Orin 64 GB has no mode 'MODE_60W'")
+
+
+def test_a_root_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(HEAD)
+    config = load(write(tmp_path, GOOD + "power: {board: agx-orin, policy: policy.yaml, root: nowhere}\n"))
+    with pytest.raises(ConfigError) as refused:
+        load_power(config)
+    assert refused.value.problems == [f"power.root: {tmp_path}/nowhere: no such folder"]
 
 
 def test_a_fan_profile_must_be_one_of_the_board_s(tmp_path: Path) -> None:
