@@ -67,9 +67,7 @@ class PowerLink:
         self.report: dict[str, Any] = dict(UNGOVERNED)
         self.energy = EnergyMeter()
 
-    def configure(
-        self, section: dict[str, Any] | None, root: str, cameras: Mapping[str, Camera] = NO_CAMERAS
-    ) -> None:
+    def configure(self, section: dict[str, Any] | None, root: str, cameras: Mapping[str, Camera] = NO_CAMERAS) -> None:
         """Take a (new) power section: board, mode and policy from the checker. A steward that runs takes another policy
         as it is, with all that it has learned; for another board it restores the clocks and ends. `cameras`: whose
         energy is told apart."""
@@ -192,8 +190,12 @@ class PowerLink:
         return {"reason": bound_text(reason), **self.energy.table()}
 
     def close(self) -> None:
-        """End of file makes the steward put the clocks back."""
+        """End of file makes the steward put the clocks back. Where none lives, nobody here does, which is said."""
         self._section = None
+        lives = self._child is not None and self._child.status is None
+        if not lives and (saved := self._run_dir / STATE_NAME).exists():
+            log.error("power: clock caps are still lowered (%s has them as they were), and no steward lives: run "
+                      "`orind power restore`, as the systemd unit does after a stop", saved)
         self._hang_up()
 
     def _spawn(self, section: dict[str, Any], now_ns: int) -> None:

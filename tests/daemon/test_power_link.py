@@ -148,6 +148,21 @@ def test_what_a_steward_allowed_ends_with_it(link: Link, end: Callable[[Link, so
     assert (report["level"], report["board_w"], report["gpu_cap_hz"]) == ("lowest", None, 5)
 
 
+@pytest.mark.parametrize(("status", "saved", "told"), [(1, True, True), (1, False, False), (None, True, False)])
+def test_caps_that_nobody_puts_back_are_said_at_the_end(
+    link: Link, tmp_path: Path, caplog: pytest.LogCaptureFixture, status: int | None, saved: bool, told: bool
+) -> None:
+    link.link.configure(SECTION, "/plant")
+    link.turn()
+    link.processes.of("steward")[-1].child.status = status
+    if saved:
+        (tmp_path / "power-state.json").write_text("kept")
+    link.link.close()
+    said = [record.getMessage() for record in caplog.records if "still lowered" in record.getMessage()]
+    assert len(said) == told
+    assert not told or ("`orind power restore`" in said[0] and f"{tmp_path}/power-state.json" in said[0])
+
+
 def test_samples_are_booked_and_what_cannot_be_measured_is_said(link: Link) -> None:
     assert link.link.told_energy()["reason"] == UNMEASURED and link.link.told_energy()["board_joules"] is None
     cameras = {"cam": Camera(model={"net": 1}, deadline_ms=50)}
