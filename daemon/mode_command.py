@@ -1,7 +1,8 @@
 """`orind power mode NAME [--stage]` and `orind power fan PROFILE`: requests that need root, made here where we are it
 or the board is a simulated one, else by the power helper.
 
-Used by power_command.py. Invariant: what is printed is the one answer that power/privileged.py gives, whoever asked it.
+Used by power_command.py. Invariants: what is printed is the one answer that power/privileged.py gives, whoever asked
+it; a signal that comes while we act ourselves ends us after that answer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from ..ipc.control import ControlClient
 from ..ipc.errors import ControlError
 from ..ipc.exit_codes import Exit
+from ..power.deferred_signals import deferred_signals
 from ..power.held import STATE_NAME
 from ..power.privileged import Privileged
 from .control_options import add_run_dir
@@ -51,24 +53,23 @@ def run(options: argparse.Namespace) -> int:
         request = {"op": "fan", "profile": options.profile}
     else:
         request = {"op": "stage" if options.stage else "mode", "name": options.name}
+    if os.geteuid() == 0 or options.root != BOARD:
+        with deferred_signals():
+            return _tell(Privileged(options.root, Path(options.run_dir) / STATE_NAME).answer(request))
     try:
-        answer = ask(request, options.root, Path(options.run_dir) / STATE_NAME)
+        with ControlClient(SOCKET, TIMEOUT_S, HINT) as client:
+            return _tell(client.request(request, TIMEOUT_S))
     except ControlError as error:
         print(f"orind power: {error}", file=sys.stderr)
         return Exit.UNAVAILABLE
+
+
+def _tell(answer: dict[str, Any]) -> int:
     if answer.get("ok") is True:
-        print(answer["done"])
+        print(answer["done"], flush=True)
         return Exit.DONE
     for text in answer.get("errors") or [answer.get("error", "the helper gave no reason")]:
         print(f"orind power: {text}", file=sys.stderr)
     if answer.get("kind") == "file":
         print("orind power: --root names a simulated board", file=sys.stderr)
     return _EXITS.get(answer.get("kind", ""), Exit.FAILED)
-
-
-def ask(request: dict[str, Any], root: Path, state: Path) -> dict[str, Any]:
-    """The answer to one of power/privileged.py's requests. Raises ControlError where the helper does not give one."""
-    if os.geteuid() == 0 or root != BOARD:
-        return Privileged(root, state).answer(request)
-    with ControlClient(SOCKET, TIMEOUT_S, HINT) as client:
-        return client.request(request, TIMEOUT_S)

@@ -3,7 +3,8 @@
 Started by orind-power.socket (`python -I -m orind.daemon.power_helper`), which passes it the listening socket; ends
 after IDLE_S without a client. Imports no zmq, yaml or pydantic. Invariants: who a client is, the kernel says
 (SO_PEERCRED, SO_PEERGROUPS); a request is one datagram of JSON that power/privileged.py knows; no client, however slow
-or hostile, keeps the others from being served; nothing a client sends becomes a path, an option or a command.
+or hostile, keeps the others from being served; nothing a client sends becomes a path, an option or a command; a signal
+ends it after the answer to what is under way.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import argparse
 import grp
 import os
 import select
-import signal
 import socket
 import struct
 import sys
@@ -24,6 +24,7 @@ from ..ipc.exit_codes import Exit
 from ..power.held import STATE_NAME
 from ..power.privileged import Privileged
 from .control_options import DEFAULT_RUN_DIR
+from .signals import SignalInbox
 
 SOCKET = Path("/run/orind-power.sock")
 GROUP = "orind"
@@ -57,14 +58,19 @@ def passed_socket() -> int:
     return FIRST_PASSED_FD
 
 
-def serve(server: ControlServer, privileged: Privileged, idle_s: float, silent_s: float = SILENT_S) -> None:
-    """Answer until nobody was there for `idle_s`."""
+def serve(server: ControlServer, privileged: Privileged, idle_s: float, silent_s: float = SILENT_S,
+          inbox: SignalInbox | None = None) -> None:
+    """Answer until nobody was there for `idle_s`, or a signal came into `inbox`."""
     poller = select.poll()
     poller.register(server, select.POLLIN)
+    if inbox is not None:
+        poller.register(inbox.fd, select.POLLIN)
     heard_s: dict[int, float] = {}
     last_s = time.monotonic()
     while heard_s or time.monotonic() - last_s < idle_s:
         for descriptor, _ in poller.poll(min(idle_s, silent_s) * 1000):
+            if inbox is not None and inbox.take():
+                return
             last_s = time.monotonic()
             if descriptor == server.fileno():
                 for client in server.accept():
@@ -97,12 +103,12 @@ def main(arguments: list[str] | None = None) -> int:
     except (KeyError, ValueError) as error:
         print(f"orind-power-helper: {error}", file=sys.stderr)
         return Exit.UNAVAILABLE
-    # what is under way ends as it must (fan_profile.py starts the service again); the unit has the time for it
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.DONE))
+    inbox = SignalInbox()
     try:
-        serve(server, Privileged(options.root, options.state), IDLE_S)
+        serve(server, Privileged(options.root, options.state), IDLE_S, inbox=inbox)
     finally:
         server.close()
+        inbox.close()
     return Exit.DONE
 
 

@@ -74,7 +74,7 @@ def _restart_with(sysfs: Sysfs, text: str) -> None:
         _service(sysfs, "stop")
         sysfs.replace_text(CONF, text)
         sysfs.remove(STATUS)
-    except BaseException as error:  # Ctrl-C too; and a stop that took too long goes on without us
+    except BaseException as error:  # a stop that took too long goes on without us
         try:
             _start(sysfs)
         except PowerError as second:

@@ -3,7 +3,8 @@ fan's profile, read the memory's clock.
 
 `Privileged.answer` is the only way to them: the helper serves it to group orind, `orind power` calls it itself as root
 and on simulated boards. Invariants: a request has exactly its fields; a name must be one of the board's own file and
-reaches no command line (nvpmodel gets the id); nobody names a path; what is refused says why and has changed nothing.
+reaches no command line (nvpmodel gets the id); nobody names a path; what is refused says why and has changed nothing;
+no signal but SIGKILL ends a request in the middle, where the fan would stand or half a mode hold.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .deferred_signals import deferred_signals
 from .errors import ConfError, PowerError, SysfsError
 from .fan_profile import choose, profiles
 from .mode_switch import enter, stage
@@ -36,9 +38,11 @@ class Privileged:
 
     def answer(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """{"op": one of REQUESTS, and its fields} -> {"ok": True, ...} or {"ok": False, "kind": "usage", "file", "conf"
-        or "failed", "errors": [...]}. Never raises for what a client sent or a board does."""
+        or "failed", "errors": [...]}. Never raises for what a client sent or a board does. A signal that came meanwhile
+        takes effect at the end."""
         try:
-            return {"ok": True, **self._act(fields)}
+            with deferred_signals():
+                return {"ok": True, **self._act(fields)}
         except _Refused as error:
             return _failure("usage", [str(error)])
         except ConfError as error:

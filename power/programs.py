@@ -1,7 +1,8 @@
 """Runs the board's own programs, by fixed paths, as root: nothing on their standard input, a time-out, last words kept.
 
 Used by mode_switch.py and fan_profile.py. Invariants: no shell; the path is one of PROGRAMS below the board's root;
-output goes to a file, so that nothing a program leaves behind can hold us.
+output goes to a file, so that nothing a program leaves behind can hold us; it has a session of its own, so that Ctrl-C
+and a terminal that is closed do not end it in the middle.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def run(sysfs: Sysfs, name: str, arguments: Sequence[str], timeout_s: float) -> 
             code: int | None
             try:
                 code = subprocess.run([str(program), *arguments], stdin=subprocess.DEVNULL, stdout=output,
-                                      stderr=subprocess.STDOUT, timeout=timeout_s, check=False).returncode
+                                      stderr=subprocess.STDOUT, timeout=timeout_s, check=False,
+                                      start_new_session=True).returncode
             except subprocess.TimeoutExpired:
                 code = None
             output.seek(max(0, output.seek(0, 2) - _WORDS_MAX))

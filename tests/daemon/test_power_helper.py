@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -21,9 +22,12 @@ from orind.daemon import cli, mode_command, power_helper
 from orind.daemon.power_helper import may_ask, passed_socket, serve
 from orind.ipc.control import CLIENTS_MAX, REQUEST_BYTES_MAX, ControlClient, ControlServer
 from orind.ipc.errors import ControlError
+from orind.ipc.exit_codes import Exit
+from orind.power import privileged
 from orind.power.plant.modules import AGX_ORIN, JETPACKS
 from orind.power.plant.tree import Layout, build_tree
 from orind.power.privileged import REQUESTS, Privileged
+from orind.power.sysfs import Sysfs
 
 STATUS, FAULT = "var/lib/nvpmodel/status", ".nvpmodel-fault"
 NAMES = "a name has 1 to 64 letters, digits and _ . + -"
@@ -313,9 +317,62 @@ def test_without_its_socket_it_says_who_starts_it(monkeypatch: pytest.MonkeyPatc
     assert power_helper.main(["--group", "nobodys-group"]) == 69
 
 
-def test_a_helper_that_is_ended_in_between_starts_the_fan_again(board: Path, tmp_path: Path) -> None:
-    log, path = tmp_path / "log", tmp_path / "power.sock"
-    (board / "usr/bin/systemctl").write_text(f'#!/bin/sh\necho $1 >>{log}\n[ "$1" != stop ] || exec sleep 60\n')
+def _slowed(board: Path, program: str) -> Path:
+    """Have a program of the board log when it begins and ends, and take its time; -> the log."""
+    real, log = board / program, board / "log"
+    real.rename(real.with_name(f"{real.name}.real"))
+    real.write_text(f'#!/bin/sh\necho begin $1 >>{log}\nsleep 0.4\n"$0.real" "$@"; code=$?\necho end $1 >>{log}\n'
+                    "exit $code\n")
+    real.chmod(0o755)
+    return log
+
+
+def _begun(log: Path, what: str, process: subprocess.Popen[Any]) -> None:
+    end_s = time.monotonic() + 30
+    while not (log.exists() and f"begin {what}" in log.read_text()):
+        assert time.monotonic() < end_s and process.poll() is None, f"{what} was never begun"
+        time.sleep(0.02)
+
+
+CUTS = [({"op": "fan", "profile": "quiet"}, "usr/bin/systemctl", "stop"),
+        ({"op": "fan", "profile": "quiet"}, "usr/bin/systemctl", "start"),
+        ({"op": "mode", "name": "MODE_50W"}, "usr/sbin/nvpmodel", "-m")]
+
+
+def _is_done(board: Path, request: dict[str, str], log: Path) -> None:
+    lines = log.read_text().splitlines()
+    assert len(lines) >= 2 and lines[-1] == lines[-2].replace("begin", "end"), "the last program ended by itself"
+    if request["op"] == "fan":
+        assert not (board / ".nvfancontrol-stopped").exists(), "the fan turns"
+        assert "FAN_DEFAULT_PROFILE quiet" in (board / "etc/nvfancontrol.conf").read_text()
+    else:
+        assert (board / STATUS).read_text().startswith("pmode:0003")
+
+
+def test_a_handler_that_raises_does_so_after_the_request(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def choose(sysfs: Sysfs, profile: str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        done.append(profile)
+
+    def end(*_: object) -> None:
+        raise SystemExit(3)
+
+    monkeypatch.setattr(privileged, "choose", choose)
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(SystemExit):
+            Privileged(board, board / "state").answer({"op": "fan", "profile": "quiet"})
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done == ["quiet"]
+
+
+@pytest.mark.parametrize(("request_", "program", "at"), CUTS)
+def test_a_helper_that_is_ended_in_between_answers_first(board: Path, tmp_path: Path, request_: dict[str, str],
+                                                         program: str, at: str) -> None:
+    log, path = _slowed(board, program), tmp_path / "power.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))
         listener.listen(1)
@@ -324,16 +381,14 @@ def test_a_helper_that_is_ended_in_between_starts_the_fan_again(board: Path, tmp
                    "--root", str(board), "--group", grp.getgrgid(os.getgid()).gr_name]
         helper = subprocess.Popen(command, pass_fds=[listener.fileno()])
     with helper, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.settimeout(30)
         sock.connect(str(path))
-        sock.send(b'{"op": "fan", "profile": "quiet"}')
-        end_s = time.monotonic() + 30
-        while not log.exists() and time.monotonic() < end_s and helper.poll() is None:
-            time.sleep(0.02)
+        sock.send(json.dumps(request_).encode())
+        _begun(log, at, helper)
         helper.terminate()
+        assert json.loads(sock.recv(65_536))["ok"]
         assert helper.wait(30) == 0
-    assert log.read_text().split() == ["stop", "start"]
-    assert "FAN_DEFAULT_PROFILE cool" in (board / "etc/nvfancontrol.conf").read_text()
-
+    _is_done(board, request_, log)
 
 
 # -- the command line ----------------------------------------------------------------------------------------------
@@ -351,6 +406,23 @@ def test_the_commands_on_a_simulated_board(board: Path, tmp_path: Path, capsys: 
     assert capsys.readouterr().out.startswith("MODE_30W waits for the next boot")
     assert _orind("modes", "--root", str(board)) == 0
     assert "active: 2 MODE_30W, which waits for a boot" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("number", "code"), [
+    (signal.SIGTERM, -signal.SIGTERM), (signal.SIGHUP, -signal.SIGHUP), (signal.SIGINT, Exit.INTERRUPTED)])
+@pytest.mark.parametrize(("request_", "program", "at"), CUTS[::2])
+def test_a_signal_to_the_terminal_ends_a_command_after_its_answer(
+    board: Path, request_: dict[str, str], program: str, at: str, number: signal.Signals, code: int
+) -> None:
+    log = _slowed(board, program)
+    command = [sys.executable, "-m", "orind.daemon.cli", "power", *request_.values(), "--root", str(board)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                          start_new_session=True) as process:
+        _begun(log, at, process)
+        os.killpg(process.pid, number)  # as a terminal does: whoever runs in the foreground gets it
+        said, _ = process.communicate(timeout=30)
+    assert process.returncode == code and said.endswith(" is active\n")
+    _is_done(board, request_, log)
 
 
 def test_who_is_not_root_asks_the_helper(helper: Helper, monkeypatch: pytest.MonkeyPatch,

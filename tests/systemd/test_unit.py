@@ -9,6 +9,7 @@ import pytest
 from orind.daemon.power_helper import SOCKET
 from orind.ipc.control import CLIENTS_MAX
 from orind.ipc.gate import BACKLOG
+from orind.power import fan_profile, mode_switch
 
 SYSTEMD = Path(__file__).parents[2] / "systemd"
 
@@ -98,3 +99,11 @@ def test_the_power_helper_is_root_without_capabilities_and_its_socket_the_group_
     assert socket["ListenSequentialPacket"] == [str(SOCKET)] and "/run/orind/" not in str(SOCKET)
     assert (socket["SocketUser"], socket["SocketGroup"], socket["SocketMode"]) == (["root"], ["orind"], ["0660"])
     assert socket["Backlog"] == [str(CLIENTS_MAX)]
+
+
+def test_a_stop_of_the_power_helper_waits_for_what_is_under_way() -> None:
+    stop_s = int(_parse(SYSTEMD / "orind-power.service")["TimeoutStopSec"][0])
+    restart_s = 3 * fan_profile.TIMEOUT_S + fan_profile.QUERY_S  # stop, start, reset-failed, start
+    looks_s = 3 * fan_profile.QUERY_S + fan_profile.SETTLED_S  # -q and is-active before, -q after
+    assert stop_s >= 2 * restart_s + looks_s + 10, "there and back, on a board that is busy"
+    assert stop_s >= mode_switch.TIMEOUT_S + mode_switch.GOVERNED_S + 10
