@@ -156,7 +156,9 @@ class SimulatedLine:
                 self._finish(engine.popleft(), took, now_ns)
             while coming and coming[0][0] <= now_ns:
                 self._arrive()
-            self._dispatch(took, now_ns)
+            self._wake_ns = 0
+            if self._queue:
+                self._dispatch(took, now_ns)
         for batch in engine:
             capped_ns += batch.left * at_cap[batch.size]
         return busy_ns / step_ns, min(capped_ns / step_ns, 1.0)
@@ -208,11 +210,8 @@ class SimulatedLine:
             self.counts.paced += late
 
     def _dispatch(self, took: dict[int, int], now_ns: int) -> None:
-        """Start every batch that should start now; when to look again is in `_wake_ns`."""
-        self._wake_ns = 0
+        """Start every batch of what waits that should start now; when to look again is in `_wake_ns`."""
         sizes, engine, rules = self._times.sizes, self._engine, self._rules
-        if not self._queue:
-            return
         backlog_ns = 0
         for batch in engine:
             backlog_ns += round(batch.left * took[batch.size])

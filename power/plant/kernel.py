@@ -75,10 +75,14 @@ class Kernel:
 
     def cap_hz(self, cap_hz: int) -> int:
         """The cap, lowered by heat."""
+        if not self.cooling_state:  # nearly always, and asked thrice a step
+            return cap_hz if cap_hz < self.table_hz[-1] else self.table_hz[-1]
         return min(cap_hz, self.table_hz[max(len(self.table_hz) - 1 - self.cooling_state, 0)])
 
     def cpu_khz(self, table_khz: Sequence[int], cap_khz: int) -> int:
         """The clock of the CPUs under load: the cap, lowered by heat in step with the GPU (28 states against 10)."""
+        if not self.cooling_state:
+            return cap_khz if cap_khz < table_khz[-1] else table_khz[-1]
         return min(cap_khz, table_khz[len(table_khz) - 1 - self.cpu_state(table_khz)])
 
     def cpu_state(self, table_khz: Sequence[int]) -> int:
