@@ -102,6 +102,11 @@ def _publish(camera: Publisher, files: list[Path], args: argparse.Namespace) -> 
                 print(f"sent {n + 1} of {count}", file=sys.stderr, flush=True)
         if dealer:
             _report(camera.wait_all(args.timeout), tally)
+    except NobodyThere:
+        if camera.sent:
+            _sum_up(camera, tally, dealer)
+            _name_missing(camera, "any more")
+        raise
     except KeyboardInterrupt:
         _sum_up(camera, tally, dealer)
         raise
@@ -121,12 +126,16 @@ def _sum_up(camera: Publisher, tally: Counter[str], dealer: bool) -> None:
 
 def _judge(camera: Publisher, tally: Counter[str], timeout_s: float) -> int:
     missing, poor = camera.unanswered, sum(n for outcome, n in tally.items() if outcome not in GOOD)
-    if missing:
-        listed = ", ".join(str(seq) for seq in missing[:10]) + (", ..." if len(missing) > 10 else "")
-        print(f"orind publish: not answered within {timeout_s:g} s: seq {listed}", file=sys.stderr)
+    _name_missing(camera, f"within {timeout_s:g} s")
     if poor:
         print(f"orind publish: {poor} of {tally.total()} answers are neither ok nor degraded", file=sys.stderr)
     return Exit.FAILED if missing or poor else Exit.DONE
+
+
+def _name_missing(camera: Publisher, when: str) -> None:
+    if missing := camera.unanswered:
+        listed = ", ".join(str(seq) for seq in missing[:10]) + (", ..." if len(missing) > 10 else "")
+        print(f"orind publish: not answered {when}: seq {listed}", file=sys.stderr)
 
 
 def _wait_until(due_s: float, camera: Publisher, dealer: bool, tally: Counter[str]) -> None:

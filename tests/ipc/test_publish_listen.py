@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -261,6 +262,28 @@ def test_publish_ended_by_ctrl_c_says_what_it_sent_and_is_130(
     words = ["publish", str(folder), "--camera", "cam", "--endpoint", daemon.frames, "--pattern", pattern]
     assert cli.main(words) == 130
     assert capsys.readouterr().err == f"{summary}orind publish: ended by Ctrl-C\n"
+
+
+def test_publish_whose_daemon_has_gone_says_what_it_sent_before(
+    start_daemon: Start, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = start_daemon()
+
+    def wait_until_it_has_gone(due_s: float, camera: Publisher, dealer: bool, tally: Counter[str]) -> None:
+        if camera.sent == 1:
+            publish._report(camera.wait_all(5), tally)
+            daemon.mute = 10**6
+        if camera.sent == 2:
+            while not daemon.mute < 10**6:
+                time.sleep(0.01)
+            daemon.stop()
+
+    monkeypatch.setattr(publish, "_wait_until", wait_until_it_has_gone)
+    words = ["publish", str(folder), "--camera", "cam", "--endpoint", daemon.frames, "--timeout", "0.3"]
+    assert cli.main(words) == 69
+    err = capsys.readouterr().err.splitlines()
+    assert err[:2] == ["sent 2, answered 1: 1 ok; 0 sent again", "orind publish: not answered any more: seq 1"]
+    assert "takes no frame" in err[2]
 
 
 def test_one_line_for_a_person() -> None:
