@@ -21,7 +21,10 @@ class Exit(IntEnum):
         return member
 
     DONE = 0, "done"
-    FAILED = 1, "could not be done: verification failed, a frame not answered `ok` or `degraded`, reload refused"
+    FAILED = 1, (
+        "could not be done: verification failed, a frame not answered `ok` or `degraded`, reload refused; memory, "
+        "descriptors or a disk short at a start (systemd starts it again)"
+    )
     USAGE = 2, "wrong usage"
     DATA = 65, "bad data: a plan, model, image or answer that cannot be used"
     NO_INPUT = 66, "a file that was named does not exist or cannot be read"

@@ -235,6 +235,7 @@ budget_w: 30
 
 def powered(folder: Path, policy: str = POLICY, board: str = "agx-orin:MODE_30W") -> Config:
     (folder / "policy.yaml").write_text(policy)
+    (folder / "tree").mkdir(exist_ok=True)
     return load(write(folder, GOOD + f"power: {{board: '{board}', policy: policy.yaml, root: tree}}\n"))
 
 
@@ -282,6 +283,7 @@ def test_jtop_as_the_source_needs_an_interpreter_that_is_there(tmp_path: Path) -
         return GOOD + f"power: {{board: agx-orin, policy: policy.yaml, root: tree, {more}}}\n"
 
     (tmp_path / "policy.yaml").write_text(POLICY)
+    (tmp_path / "tree").mkdir()
     (found,) = problems(tmp_path, with_source("source: jtop"))
     assert "power.jtop_python: source jtop needs the Python interpreter that has jetson-stats" in found
     (found,) = problems(tmp_path, with_source("jtop_python: /usr/bin/python3"))
