@@ -39,6 +39,7 @@ from .lifeline import begin_child
 from .plans import ServedPlan
 from .priority import stand_back
 from .regular_file import NotRegular, check_regular
+from .run_directory import problem as run_dir_problem
 from .sections import EngineSection
 from .shortages import passes
 from .unit_limits import contradictions
@@ -78,6 +79,8 @@ def check(path: Path) -> Checked:
                 result.problems.append(f"models.{name}.plan: {_text(error, entry.plan)}")
                 shortages += passes(error)
         result.problems += _misfits(result.config, result.plans)
+        if unfit := run_dir_problem(Path(result.config.run_dir)):
+            result.problems.append(unfit)
         if missing := library_problem(result.config.engine):
             result.problems.append(missing)
         if result.config.decode.workers and not jpeg.available():

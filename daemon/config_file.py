@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,10 +158,11 @@ def _mode_of(facts: BoardFacts, named: str, sysfs: Sysfs) -> Mode | ConfMode | N
 
 
 def with_lines(path: Path, problems: list[str]) -> list[str]:
-    """Problems that begin with a dotted key of the configuration, each with the file and the key's line in front."""
+    """Problems that begin with a key of the configuration (`a.b: ...`), each with file and line in front."""
     document = read_yaml(path)
     return [
-        f"{path}:{document.line_of_text(p)}: {p}" if p.split(".", 1)[0] in document.value else p for p in problems
+        f"{path}:{document.line_of_text(p)}: {p}" if re.split("[.:]", p, maxsplit=1)[0] in document.value else p
+        for p in problems
     ]
 
 

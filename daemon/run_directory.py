@@ -1,6 +1,7 @@
 """The daemon's run_dir: made where it is missing, held by the instance lock as long as the daemon lives.
 
-Used by `serve.py`. Invariant: a start that is refused leaves nothing behind that was not there before it.
+Used by `serve.py`; `problem` by the checker. Invariant: a start that is refused leaves nothing behind that was not
+there before it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,15 @@ from pathlib import Path
 
 from ..ipc.errors import EndpointError
 from ..ipc.lock import InstanceLock
+
+
+def problem(path: Path) -> str | None:
+    """Why it can never be made there. Whether the daemon's user may make it is seen at the start only."""
+    try:
+        standing = next(folder for folder in (path, *path.parents) if folder.exists())
+    except PermissionError:
+        return None  # the daemon's user may look there, this one not
+    return None if standing.is_dir() else f"run_dir: {path}: {standing} is not a folder"
 
 
 class RunDirectory:

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
             return Exit.FAILED if answer["passing"] else Exit.CONFIGURATION
         candidate = check.take()
         config = candidate.config
-        log.info("the configuration is good: run_dir %s; engines on %s start", config.run_dir, config.engine.device)
+        log.info("the configuration is good: run_dir %s, engines on %s", config.run_dir, config.engine.device)
         for note in config.notes():
             log.warning("note: %s", note)
         with RunDirectory(Path(config.run_dir)) as run_dir:

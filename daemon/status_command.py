@@ -12,7 +12,7 @@ from typing import Any
 from ..ipc.exit_codes import Exit
 from ..ipc.outcomes import OUTCOMES
 from ..kernels.plan.replacement import NotWritten, replacing
-from . import energy_view, leaks, memory_map, memory_report, output_file
+from . import energy_view, leaks, loss_view, memory_map, memory_report, output_file
 from .control_options import add_run_dir, ask
 from .placement import in_words, listed
 
@@ -65,6 +65,7 @@ def lines(status: dict[str, Any]) -> list[str]:
     renewed = f", engines renewed: {status['renewals']}" if status["renewals"] else ""
     text = [f"{status['state']}, generation {status['generation']}, failovers: {status['failovers']}{renewed}"]
     text += [f"  ! {reason}" for reason in status["health"]["reasons"]]
+    text += [f"lost     {line}" for line in loss_view.lines(status, time.monotonic_ns())]
     if status["reload"]["result"]:
         text.append(f"reload   {status['reload']['result']}")
     if status["http"]:

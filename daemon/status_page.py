@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from html import escape
 from typing import Any
 
 from ..ipc.outcomes import OUTCOMES
-from . import energy_view, leaks
+from . import energy_view, leaks, loss_view
 from .memory_report import in_words as in_words_of_memory
 from .placement import in_words, listed
 
@@ -38,8 +39,9 @@ def render(status: dict[str, Any], code: int, reasons: list[str]) -> str:
         "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=2>",
         f"<title>orind: {escape(status['state'])}</title><style>{STYLE}</style>",
         f"<h1>orind <span class='state {kind}'>{escape(status['state'])}</span></h1>",
-        f"<div>generation {status['generation']}, failovers: {status['failovers']}, "
-        f"{status['reload']['done']} of {status['reload']['requested']} reloads done</div>",
+        f"<div>generation {status['generation']}, failovers: {status['failovers']}</div>",
+        *(f"<div>{escape(line)}</div>" for line in loss_view.lines(status, time.monotonic_ns())),
+        *([f"<div>reload: {escape(result)}</div>"] if (result := status["reload"]["result"]) else []),
         *(f"<div class={kind}>{escape(reason)}</div>" for reason in reasons),
         _load(status["degradation"]),
         _frames(status["frames"]),

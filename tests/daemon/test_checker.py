@@ -301,6 +301,16 @@ def test_slots_that_hold_no_input_of_a_tensor_model_are_refused(tmp_path: Path, 
     good.close()
 
 
+def test_a_run_dir_that_is_or_lies_in_a_file_is_refused(tmp_path: Path, plan: Path, no_fd_leak: None) -> None:
+    for place in ("p.plan", "p.plan/a/b"):
+        assert problem(write(tmp_path, plan, f"run_dir: {place}\n")) == (
+            f"run_dir: {tmp_path}/{place}: {plan} is not a folder"
+        )
+    good = check(write(tmp_path, plan, "run_dir: not/yet/there\n"))
+    assert good.problems == [] and not (tmp_path / "not").exists()
+    good.close()
+
+
 def test_the_command_notes_what_the_configuration_gives_up(
     tmp_path: Path, plan: Path, capsys: pytest.CaptureFixture[str], no_fd_leak: None
 ) -> None:

@@ -55,6 +55,7 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
     return {
         "generation": 3, "state": "serving", "health": {"ok": ok, "reasons": list(reasons)}, "failovers": 2,
         "losses": {"died": 3},
+        "failover": {"number": 2, "at_ns": time.monotonic_ns(), "fault": "died", "reason": "signal <11>", "frames": 1},
         "degradation": {"level": 1, "meaning": "frames of <optional> cameras are left out", "reason": "<late>",
                         "load": 1.25},
         "frames": ledger.frames(2), "reasons": dict(ledger.reasons), "queue": {"length": 4}, "slots": {"free": 30},
@@ -227,7 +228,9 @@ def test_the_page_shows_the_state_and_escapes_what_it_shows(site: Site) -> None:
     assert "a &lt;b&gt;" in body and "&lt;cpu&gt;" in body and "under &lt;budget&gt;" in body
     assert "main (pid 5): 30.0 MiB private, 40 descriptors, 3 threads; grows: threads" in body
     assert "3.0 MiB of 64.0 MiB used in 3 blocks, 53.0 MiB free, 1.9 % of that in pieces" in body
-    assert "unreadable" in body and "612 MHz" in body and "4 of 5 reloads done" in body
+    assert "unreadable" in body and "612 MHz" in body and "reload: generation 3 serves" in body
+    assert "<div>3 engines: its process ended, by a signal or by itself</div>" in body
+    assert "<div>last failover 0 s ago, 1 frame in flight: signal &lt;11&gt;</div>" in body
     assert "class='state poor'" in body
     assert "m: 4 of 5 steps run on the CPU (3 MaxPool, 1 Unary), 1 GPU segment<ul>" in body
     assert "0.083 Wh in 10 s: idle 67%, inference 33%, other 0%; unknown for 4 s" in body
