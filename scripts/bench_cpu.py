@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import MODELS, ROOT, face_plan, machine, part_pictures, part_plan, spread
+from built_plans import MODELS, ROOT, face_plan, part_pictures, part_plan
+from figures import machine, spread
 from numpy.typing import NDArray
 from wire_cost import measure_wire
 

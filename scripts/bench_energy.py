@@ -21,8 +21,8 @@ from typing import Any
 from unittest import mock
 
 import evaluate_parts
+from built_plans import MODELS, cached_plan
 from foreign_models import FETCHED
-from harness import MODELS, cached_plan
 from model_pictures import COUNT, pictures_of
 
 from orind.daemon.config_file import UnknownBoard, load_board

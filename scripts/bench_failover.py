@@ -21,7 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from bench_faults import CASES, Case, Target, find_virtual_gpu, wait_gone
-from harness import Load, Service, account_gap, machine, part_pictures, part_plan, tiny_plan, tiny_tensors
+from built_plans import part_pictures, part_plan, tiny_plan, tiny_tensors
+from camera_load import Load
+from figures import machine
+from harness import Service, account_gap
 
 from orind.daemon.terminal import plot, table
 

@@ -22,7 +22,8 @@ from typing import Any
 
 import build_pycuda
 import numpy as np
-from harness import ROOT, Service
+from built_plans import ROOT
+from harness import Service
 from numpy.typing import NDArray
 
 from orind.kernels.plan.file import PlanFile

@@ -26,7 +26,7 @@ from typing import Any
 
 import make_parts
 import numpy as np
-from harness import MODELS
+from built_plans import MODELS
 from numpy.typing import NDArray
 
 from orind.daemon.terminal import table

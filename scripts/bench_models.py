@@ -25,8 +25,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from figures import machine
 from foreign_models import ENTRIES, FETCHED, Entry
-from harness import machine
 from light_networks import NAMES, light_network
 from model_figures import Runtime, distance, file_input, layer_distances, output_distances, time_ratios
 from model_pictures import COUNT, label_of, pictures_of, tensors_of

@@ -24,7 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from bench_reload_cases import BAD, CYCLE, Bad, Bench, Plans, good, matches
-from harness import Answered, Load, Service, account_gap, machine, part_pictures
+from built_plans import part_pictures
+from camera_load import Answered, Load
+from figures import machine
+from harness import Service, account_gap
 
 from orind.daemon.terminal import plot, table
 from orind.ipc.identity import WINDOW

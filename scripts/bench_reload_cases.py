@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from harness import Service, face_plan, identity_plan, part_plan
+from built_plans import face_plan, identity_plan, part_plan
+from harness import Service
 
 from orind.kernels.plan.file import PlanFile, write_plan
 

@@ -16,7 +16,8 @@ from pathlib import Path
 HOUSE = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(HOUSE / "tests" / "systemd"))
 
-import harness  # noqa: E402  beside this file
+import built_plans  # noqa: E402  beside this file
+import figures  # noqa: E402  beside this file
 from installed import UNIT, Installed  # noqa: E402  from tests/systemd
 from machine import Machine, why_not  # noqa: E402
 from restarts import (  # noqa: E402
@@ -42,10 +43,10 @@ def main() -> int:
              zip(KINDS, (options.graceful, options.kills), strict=True) if i < n]
     whose = f"socket held by {SOCKET}" if options.socket else "socket bound by orind"
     print(f"{options.graceful} x systemctl restart, {options.kills} x kill -9 of main, {RATE_HZ:g} frames/s, {whose}")
-    print(harness.machine(), flush=True)
+    print(figures.machine(), flush=True)
     with Machine() as machine:
         orind = Installed(machine)
-        config = shipped_config(orind.put_plan(harness.part_plan()))
+        config = shipped_config(orind.put_plan(built_plans.part_plan()))
         orind.configure(held_by_systemd(config) if options.socket else config)
         orind.systemctl("start", *([SOCKET] if options.socket else []), UNIT)
         try:

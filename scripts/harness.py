@@ -1,7 +1,7 @@
-"""What benches and service tests share: a real daemon under a generated configuration, load on it, plans for it.
+"""What benches and service tests share: a real daemon under a generated configuration.
 
-Loaded by scripts/bench_* and, by path, by tests/daemon. Invariant: whatever happens inside a `with Service(...)`, none
-of its processes lives on, and a failure shows the daemon's log. Times are CLOCK_MONOTONIC, as in the daemon's records.
+Load on it is in camera_load.py, plans for it in built_plans.py. Invariant: whatever happens inside a
+`with Service(...)`, none of its processes lives on, and a failure shows the daemon's log.
 
     config = {"models": {"m": {"plan": str(part_plan())}}, "cameras": {"line1": {"model": "m"}}}
     with Service(folder, config) as service:
@@ -14,42 +14,26 @@ of its processes lives on, and a failure shows the daemon's log. Times are CLOCK
 from __future__ import annotations
 
 import copy
-import hashlib
-import importlib.util
-import itertools
 import os
 import signal
-import statistics
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any
 
-import numpy as np
 import yaml
-from numpy.typing import NDArray
 
 from orind.ipc.answer import OUTCOMES
-from orind.ipc.client import Publisher, Result, Subscriber
+from orind.ipc.client import Publisher, Subscriber
 from orind.ipc.control import ControlClient
 from orind.ipc.errors import ControlError
 
-ROOT = Path(__file__).resolve().parent.parent
-PLANS = ROOT / "build" / "plans"
-MODELS = ROOT / "configs" / "models"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 LOG_LINES = 80
-CALIBRATION_SEED, CALIBRATION_PARTS, SHOWN_SEED = 500_000, 256, 700_000
-PAGE_BYTES = 4096
-LOOK_S = 0.05  # how often a load that sends nothing by itself looks whether it is to change
-TINY_SHAPE = (1, 16, 8, 8)  # as ONNX has it
 # No power, no http: only what moves frames. The restart budget and the watchdogs suit a shared machine and many kills;
 # engines do not take turns by themselves, so that the one that was found active is the one that is killed.
 DEFAULTS: dict[str, Any] = {
@@ -298,270 +282,3 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         else:
             merged[key] = copy.deepcopy(value)
     return merged
-
-
-# -- load --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A frame and when it left, CLOCK_MONOTONIC ns."""
-
-    seq: int
-    at_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """An answer and when it was here, CLOCK_MONOTONIC ns."""
-
-    at_ns: int
-    result: Result
-
-
-class Load(threading.Thread):
-    """Sends frames of one camera at a steady rate (DEALER) and keeps every answer with its time. `change` alters it.
-
-    Runs from `with` entry (or start()) to stop(), which waits for what is unanswered and raises what went wrong.
-    """
-
-    def __init__(
-        self,
-        service: Service,
-        frames: Sequence[NDArray[Any] | bytes],
-        rate_hz: float = 40.0,
-        camera: str = "line1",
-        encoding: str | None = None,
-        wait_s: float = 20.0,
-    ) -> None:
-        """rate_hz: 0 for none yet. encoding: as in Publisher.send. wait_s: how long stop() waits for answers."""
-        super().__init__(name=f"load {camera}", daemon=True)
-        self.sent: list[Sent] = []
-        self.answers: list[Answered] = []
-        self.duplicates = 0
-        self.period_ns = int(1e9 / rate_hz) if rate_hz else 0
-        self._window = 0
-        self._service, self._frames, self._camera, self._encoding = service, frames, camera, encoding
-        self._wait_s = wait_s
-        self._error: BaseException | None = None
-        self._stopping = threading.Event()
-        self._news = threading.Condition()
-
-    def run(self) -> None:
-        try:
-            with self._service.client(self._camera) as client:
-                self._send_all(client)
-                self._collect(client, self._wait_s, until=0)
-                self.duplicates = client.duplicates + client.malformed
-        except BaseException as error:  # noqa: BLE001 whatever it is: stop() raises it in the caller's thread
-            self._error = error
-        with self._news:
-            self._news.notify_all()
-
-    def change(self, rate_hz: float = 0.0, window: int = 0) -> None:
-        """From now on frames leave at `rate_hz`, or as answers come, with `window` unanswered; without either none."""
-        self.period_ns, self._window = int(1e9 / rate_hz) if rate_hz else 0, window
-
-    def _send_all(self, client: Publisher) -> None:
-        due_ns = time.monotonic_ns()
-        while not self._stopping.is_set():
-            period_ns, window = self.period_ns, self._window
-            if window and client.outstanding >= window:
-                self._collect(client, LOOK_S, until=window - 1)
-                continue
-            if not window and not period_ns:
-                self._collect(client, LOOK_S)
-                due_ns = time.monotonic_ns()
-                continue
-            client.send(self._frames[len(self.sent) % len(self._frames)], self._encoding)
-            with self._news:
-                self.sent.append(Sent(len(self.sent), time.monotonic_ns()))
-                self._news.notify_all()
-            due_ns = due_ns + period_ns if period_ns else time.monotonic_ns()
-            self._collect(client, (due_ns - time.monotonic_ns()) / 1e9)
-
-    def _collect(self, client: Publisher, timeout_s: float, until: int | None = None) -> None:
-        """Take answers for timeout_s, or until so few are awaited."""
-        end = time.monotonic() + timeout_s
-        while True:
-            left = end - time.monotonic()
-            for result in client.poll(max(0.0, left) if client.outstanding else 0.0):
-                self.answers.append(Answered(time.monotonic_ns(), result))
-            if left <= 0 or (until is not None and client.outstanding <= until):
-                return
-            if not client.outstanding:
-                self._stopping.wait(max(0.0, end - time.monotonic()))
-
-    def next_sent(self, timeout_s: float = 10.0) -> Sent:
-        """Wait for the next frame to leave."""
-        with self._news:
-            count = len(self.sent)
-            if not self._news.wait_for(lambda: len(self.sent) > count or self._error, timeout_s) or self._error:
-                raise ServiceError(f"no frame left within {timeout_s:g} s") from self._error
-            return self.sent[-1]
-
-    def stop(self) -> None:
-        """Send no more, wait for the answers. Raises ServiceError with what the thread failed at."""
-        self._stopping.set()
-        self.join(self._wait_s + 10.0)
-        if self._error is not None or self.is_alive():
-            raise ServiceError(f"the load on {self._camera} failed: {self._error}") from self._error
-
-    def __enter__(self) -> Load:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopping.set()
-        self.join(self._wait_s + 10.0)
-
-    # -- what came of it -----------------------------------------------------------------------------------------
-
-    def lost(self) -> list[int]:
-        """seq of every frame without an answer."""
-        return sorted({s.seq for s in self.sent} - {a.result.seq for a in self.answers if a.result.seq is not None})
-
-    def surplus(self) -> int:
-        """Answers too many: a frame answered twice, an answer that is not ours."""
-        seqs = [a.result.seq for a in self.answers]
-        return self.duplicates + len(seqs) - len(set(seqs))
-
-    def not_ok(self) -> list[Answered]:
-        return [a for a in self.answers if not a.result.ok]
-
-    def largest_gap_ns(self, from_ns: int, to_ns: int) -> int:
-        """Largest interval between answers that ends within from_ns..to_ns, less the period of the load."""
-        times = [a.at_ns for a in list(self.answers)]
-        gaps = [b - a for a, b in itertools.pairwise(times) if from_ns <= b <= to_ns]
-        return max(gaps, default=0) - self.period_ns
-
-    def first_answer_after(self, at_ns: int) -> Answered | None:
-        return next((a for a in list(self.answers) if a.at_ns > at_ns), None)
-
-
-# -- plans -------------------------------------------------------------------------------------------------------
-
-
-def part_plan(precision: str = "int8", variant: int = 0) -> Path:
-    """The part detector. INT8 plans of another `variant` are calibrated on other pictures, so that they differ."""
-    return _shipped("part-inspect", precision, variant)
-
-
-def face_plan(precision: str = "fp32") -> Path:
-    """The face detector, FP32 unless asked otherwise."""
-    return _shipped("blazeface-back", precision, 0)
-
-
-def identity_plan(rows: int) -> Path:
-    """Takes a uint8 tensor (1, rows, 4096, 1), gives one byte of each row as float32: every page is read."""
-    import onnx
-
-    model = load_by_path(ROOT / "tests" / "kernels" / "models.py").identity_onnx(rows, PAGE_BYTES)
-    data: bytes = model.SerializeToString()
-
-    def build(out: Path) -> None:
-        from orind.kernels.build import build_plan
-
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "identity.onnx"
-            onnx.save(model, str(path))
-            build_plan(path, None, [], out, "fp32")
-
-    return cached_plan(f"identity-{rows}", data, build)
-
-
-def identity_tensor(rows: int, seed: int = 0) -> NDArray[np.uint8]:
-    """A payload for `identity_plan(rows)`."""
-    return np.random.default_rng(seed).integers(0, 256, (1, rows, PAGE_BYTES, 1), np.uint8)
-
-
-def tiny_plan() -> Path:
-    """One float16 convolution of a float32 tensor (1, 8, 8, 16): the virtual GPU takes a few milliseconds for it."""
-    import onnx
-
-    net = load_by_path(ROOT / "tests" / "kernels" / "models.py").Net((1, 16, 8, 8), seed=1)
-    model = net.model([(net.conv("images", 16), TINY_SHAPE)])
-
-    def build(out: Path) -> None:
-        from orind.kernels.build import build_plan
-
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "tiny.onnx"
-            onnx.save(model, path)
-            build_plan(path, None, [], out, "fp16")
-
-    return cached_plan("tiny", model.SerializeToString(), build)
-
-
-def tiny_tensors(count: int) -> list[NDArray[np.float32]]:
-    """Payloads for `tiny_plan()`, whose images are served with channels last."""
-    n, c, h, w = TINY_SHAPE
-    return list(np.random.default_rng(0).standard_normal((count, n, h, w, c), np.float32))
-
-
-def part_pictures(count: int, seed: int = SHOWN_SEED) -> list[NDArray[np.uint8]]:
-    """Generated parts, uint8 (256, 256, 3) rgb8, never among those of a calibration."""
-    make_parts = load_by_path(ROOT / "scripts" / "make_parts.py")
-    return [np.ascontiguousarray(make_parts.sample(seed + i)[0]) for i in range(count)]
-
-
-def _shipped(name: str, precision: str, variant: int) -> Path:
-    onnx_path, spec_path = MODELS / f"{name}.onnx", MODELS / f"{name}.yaml"
-
-    def build(out: Path) -> None:
-        from orind.kernels.build import build_plan
-        from orind.kernels.spec_yaml import read_spec
-
-        with tempfile.TemporaryDirectory() as folder:
-            pictures = Path(folder) / "parts"
-            seed = CALIBRATION_SEED + variant * CALIBRATION_PARTS
-            load_by_path(ROOT / "scripts" / "make_parts.py").write_parts(CALIBRATION_PARTS, seed, pictures)
-            build_plan(onnx_path, read_spec(spec_path), [pictures], out, precision)
-
-    told = onnx_path.read_bytes() + spec_path.read_bytes() + f"{precision} {variant}".encode()
-    return cached_plan(f"{name}-{precision}-{variant}", told, build)
-
-
-def cached_plan(name: str, told: bytes, build: Callable[[Path], None]) -> Path:
-    """build/plans/NAME-HASH.plan; the hash covers what the plan is made of and every source of the compiler."""
-    digest = hashlib.sha256(told)
-    for source in sorted((ROOT / "kernels").rglob("*.py")):
-        digest.update(source.read_bytes())
-    path = PLANS / f"{name}-{digest.hexdigest()[:12]}.plan"
-    if not path.exists():
-        print(f"== building {name}.plan (once)", file=sys.stderr, flush=True)
-        PLANS.mkdir(parents=True, exist_ok=True)
-        build(path)
-    return path
-
-
-def load_by_path(path: Path) -> ModuleType:
-    """A file of this repository as a module, without its folder on sys.path."""
-    name = f"orind_file_{path.stem}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-# -- figures -----------------------------------------------------------------------------------------------------
-
-
-def spread(values: Sequence[float], digits: int = 2) -> str:
-    """'median (low-high)' of the middle 80 % of the values."""
-    ordered = sorted(values)
-    cut = len(ordered) // 10
-    low, high = ordered[cut], ordered[len(ordered) - 1 - cut]
-    return f"{statistics.median(ordered):.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
-
-
-def machine() -> str:
-    """One line on the machine and how busy it is: absolute times mean little where others work too."""
-    load = " ".join(f"{x:.1f}" for x in os.getloadavg())
-    return f"{os.cpu_count()} CPUs ({os.uname().machine}), load average {load}, Python {sys.version.split()[0]}"

@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import hil_settings
-from harness import ROOT, ServiceError, machine, part_plan
+from built_plans import ROOT, part_plan
+from figures import machine
+from harness import ServiceError
 from hil_board import FASTER, Board, RealBoard, VirtualBoard
 from hil_figures import figures
 from hil_report import Judged, Outcome, write_report

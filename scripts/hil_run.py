@@ -19,7 +19,9 @@ from typing import Any
 
 import hil_settings
 import yaml
-from harness import DEFAULTS, Load, Service, ServiceError, account_gap, part_pictures, part_plan
+from built_plans import part_pictures, part_plan
+from camera_load import Load
+from harness import DEFAULTS, Service, ServiceError, account_gap
 from hil_board import Board
 from hil_figures import Frame, Run, Sample
 from hil_scenario import Scenario, Step, Trigger

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-from harness import spread
+from figures import spread
 
 from orind.kernels.cpu.executor import ProgramRunner
 from orind.kernels.importer.shaped import with_shapes

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from harness import CALIBRATION_SEED, load_by_path
+from built_plans import CALIBRATION_SEED, load_by_path
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -32,7 +32,7 @@ Made = Iterator[tuple[str, Image.Image]]
 
 
 def parts(folder: Path, count: int) -> Made:
-    """Our generated parts, 256 x 256, seeds as in scripts/harness.py."""
+    """Our generated parts, 256 x 256, seeds as in built_plans.py."""
     make_parts = load_by_path(ROOT / "scripts" / "make_parts.py")
     for i in range(count):
         yield "", Image.fromarray(make_parts.sample(CALIBRATION_SEED + i)[0])

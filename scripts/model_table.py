@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+from figures import machine
 from foreign_models import ENTRIES
-from harness import machine
 from light_networks import NAMES
 from model_figures import LIMIT_LAYER, LIMIT_OUTPUT
 

@@ -23,7 +23,9 @@ from typing import Any
 import hostile
 import soak_plot
 import soak_watch
-from harness import ROOT, Service, ServiceError, face_plan, machine, part_pictures, part_plan, spread
+from built_plans import ROOT, face_plan, part_pictures, part_plan
+from figures import machine, spread
+from harness import Service, ServiceError
 from soak_cameras import Listener, Seen, SteadyCamera
 from soak_events import TOKENS_BURST, TOKENS_HZ, Events
 from soak_schedule import KINDS, Event, draw

@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 import zmq
-from harness import PAGE_BYTES, Service, account_gap, identity_plan, identity_tensor, spread
+from built_plans import PAGE_BYTES, identity_plan, identity_tensor
+from figures import spread
+from harness import Service, account_gap
 
 from orind.daemon.terminal import table
 from orind.ipc import wire

@@ -14,7 +14,14 @@ import pytest
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "kernels")]
 
-from line import Line  # noqa: E402  beside this file, which the line above makes importable
+from helped import Helper  # noqa: E402  beside this file, as the line above makes importable
+from line import Line  # noqa: E402
+from linked import Link  # noqa: E402
+
+from orind.power.plant.board import PlantBoard  # noqa: E402
+from orind.power.plant.model import PlantModel  # noqa: E402
+from orind.power.plant.modules import AGX_ORIN, JETPACKS  # noqa: E402
+from orind.power.plant.tree import Layout, build_tree  # noqa: E402
 
 REAPED_S = 10.0  # ZeroMQ closes a socket's last descriptor in a thread of its own, which a busy machine may delay
 
@@ -59,4 +66,30 @@ def line(no_fd_leak: None) -> Iterator[Line]:
     made = Line()
     yield made
     made.check()
+    made.close()
+
+
+@pytest.fixture
+def link(tmp_path: Path, no_fd_leak: None) -> Iterator[Link]:
+    made = Link(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Path:
+    PlantBoard(tmp_path / "board", PlantModel(seed=1)).advance(0.1, 0.0)
+    return tmp_path / "board"
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Path:
+    build_tree(tmp_path / "board", Layout(AGX_ORIN, JETPACKS["6"], 0))
+    return tmp_path / "board"
+
+
+@pytest.fixture
+def helper(tmp_path: Path, board: Path, no_fd_leak: None) -> Iterator[Helper]:
+    made = Helper(tmp_path, board)
+    yield made
     made.close()

@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import built_plans  # noqa: E402
 import evaluate_parts  # noqa: E402  from scripts/, which the line above makes importable
-import harness  # noqa: E402
 
 PARTS = 400
 LEAST, INT8_LOSS_MAX = 0.90, 0.005
@@ -19,7 +19,7 @@ LEAST, INT8_LOSS_MAX = 0.90, 0.005
 
 def measured(precision: str) -> float:
     outputs, truths = evaluate_parts.plan_outputs_and_truths(
-        harness.part_plan(precision), PARTS, evaluate_parts.FIRST_SEED
+        built_plans.part_plan(precision), PARTS, evaluate_parts.FIRST_SEED
     )
     found = [
         evaluate_parts.decode_and_suppress(o, evaluate_parts.SCORE_FLOOR, evaluate_parts.IOU_SUPPRESS) for o in outputs

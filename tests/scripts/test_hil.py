@@ -1,4 +1,4 @@
-"""scripts/hil: scenarios that are refused, figures and limits that can fail, a real board that is left as it was."""
+"""scripts/hil on a board: a real one that is refused or left as it was, and whole runs on the simulated one."""
 
 from __future__ import annotations
 
@@ -10,28 +10,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import hil
-import hil_report
 import hil_settings
+import pytest
 from harness import ServiceError
 from hil_board import RealBoard
-from hil_figures import FIGURES, Frame, Run, Sample, figures
-from hil_report import Outcome
-from hil_scenario import Step, read
+from hil_case import GOOD, ROOT, write
+from hil_scenario import read
 from hil_settings import RecordError
-from hil_trigger import Line, Pulses
 
-from orind.daemon.config_file import ConfigError
 from orind.ipc.control import ControlServer
 from orind.ipc.exit_codes import Exit
 from orind.power.nvpmodel import read_mode_id
@@ -41,30 +30,6 @@ from orind.power.plant.modules import JETPACKS, MODULES, ORIN_NX_SUPER
 from orind.power.sensors import Sensors
 from orind.power.sysfs import Sysfs
 
-ROOT = Path(__file__).parents[2]
-GOOD = """\
-title: a test
-board: orin-nx
-policy: POLICY
-seconds: 4
-cameras:
-  line1: {rate_hz: 15, deadline_ms: 10000}
-steps:
-  - {at_s: 1, phase: late, mode_behind: 25W}
-limits:
-  - lost == 0
-"""
-SAMPLE = Sample(0.0, 10.0, 50.0, 918.0, 1020.0, 80, 0.5, 20.0, "serving", True, 0, 0, 1, ())
-
-
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """hil sets handlers of its own."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *hil.ENDS)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
 
 @pytest.fixture
 def nx(tmp_path: Path) -> Path:
@@ -72,178 +37,6 @@ def nx(tmp_path: Path) -> Path:
     model = PlantModel(ORIN_NX_SUPER.constants, fan_profile="quiet")
     PlantBoard(tmp_path / "board", model, MODULES["orin-nx"], JETPACKS["6"])
     return tmp_path / "board"
-
-
-def write(folder: Path, old: str = "", new: str = "", text: str = GOOD) -> Path:
-    assert old in text
-    path = folder / "scenario.yaml"
-    path.write_text(text.replace(old, new, 1).replace("POLICY", str(ROOT / "configs/power/orin-nx-20w.yaml")))
-    return path
-
-
-# -- scenarios ---------------------------------------------------------------------------------------------------
-
-
-def test_every_shipped_scenario_is_good() -> None:
-    paths = sorted(hil.SCENARIOS.glob("*.yaml"))
-    assert len(paths) >= 8 and sum(read(path).scenario.seconds for path in paths) < 600
-    assert all(read(path).scenario.parsed_limits() for path in paths)
-
-
-def test_everything_that_a_scenario_may_say_is_documented() -> None:
-    text = (ROOT / "docs" / "hil.md").read_text()
-    keys = [name for name in Step.model_fields if name not in ("at_s", "phase")]
-    assert [name for name in (*FIGURES, *keys) if f"`{name}" not in text] == []
-    assert [path.name for path in hil.SCENARIOS.glob("*.yaml") if f"| `{path.name}` |" not in text] == []
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "line", "said"),
-    [
-        ("seconds: 4", "seconds: soon", 4, "seconds: input should be a valid number, got 'soon'"),
-        ("rate_hz: 15, ", "rate_hertz: 15, ", 6, "cameras.line1.rate_hertz: unknown key; did you mean 'rate_hz'?"),
-        ("at_s: 1,", "at_s: 9,", 8, "steps.0.at_s: 9 s is not within the run (seconds: 4)"),
-        ("at_s: 1, phase: late, mode_behind: 25W", "at_s: 1", 8, "steps.0: does nothing; give it a phase or an action"),
-        ("mode_behind: 25W", "mode: 24W", 8, "Jetson Orin NX 16 GB has no mode '24W' (known: MAXN_SUPER, "),
-        ("mode_behind: 25W", "load: {line2: 5}", 8, "steps.0.load.line2: no such camera (known: line1)"),
-        ("mode_behind: 25W", "load: {line1: lots}", 8,
-         "steps.0.load.line1: should be frames a second (0 to 1000) or full, got 'lots'"),
-        ("mode_behind: 25W", "kill: both", 8, "steps.0.kill: input should be 'active' or 'standby', got 'both'"),
-        ("mode_behind: 25W", "sensors: {tj: hot}", 8, "should be missing, stuck, or the whole number"),
-        ("mode_behind: 25W", "sensors: {tk: stuck}", 8, "steps.0.sensors.tk: Jetson Orin NX 16 GB has no such sensor"),
-        ("mode_behind: 25W", "budget_w: 2", 8, "steps.0.budget_w: 2 W is not above the idle power"),
-        ("mode_behind: 25W", "ask_budget_w: 90", 8, "steps.0.ask_budget_w: 90 W is above what Jetson Orin NX"),
-        ("mode_behind: 25W", "ask_budget_w: true", 8, "steps.0.ask_budget_w: should be W (0 to 200) or off, got True"),
-        ("late, mode_behind: 25W}", "late, reload: true}\n  - {at_s: 0.5, reload: true}", 9,
-         "steps.1.at_s: 0.5 s is before the step above (1 s)"),
-        ("late, mode_behind: 25W}", "late}\n  - {at_s: 2, phase: late}", 9, "steps.1.phase: 'late' began before"),
-        ("lost == 0", "lots == 0", 10, "limits.0: unknown figure 'lots'; did you mean 'lost'?"),
-        ("lost == 0", "early.lost == 0", 10, "limits.0: no phase 'early' (known: late)"),
-        ("lost == 0", "lost is 0", 10, "limits.0: 'lost is 0' is no limit; write FIGURE SIGN NUMBER, such as"),
-        ("board: orin-nx", "board: orin-xy", 2, "board: no board 'orin-xy' (known: agx-orin, "),
-        ("board: orin-nx", "board: agx-orin", 3, "boards: made for orin-nx, but the board is agx-orin"),
-        ("policy: POLICY", "policy: no.yaml", 3, "no such file; the path is relative to the scenario"),
-        ("title: a test", "title: [", 3, "not valid YAML"),
-    ],
-)
-def test_a_wrong_scenario_is_refused_with_its_line(
-    tmp_path: Path, old: str, new: str, line: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write(tmp_path, old, new)
-    assert hil.main([str(path)]) == Exit.CONFIGURATION
-    told = capsys.readouterr().err
-    assert f"{path}:{line}: " in told and said in told and "pydantic" not in told
-
-
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        read(write(tmp_path, "seconds: 4", "seconds: 0\nsecond: 4"))
-    assert [text.split(": ")[1] for text in caught.value.problems] == ["seconds", "second"]
-
-
-def test_a_scenario_that_is_no_file_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    os.mkfifo(tmp_path / "pipe.yaml")
-    assert hil.main([str(tmp_path / "pipe.yaml")]) == Exit.CONFIGURATION
-    assert "is no regular file" in capsys.readouterr().err
-
-
-def test_a_scenario_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert hil.main([str(tmp_path / "none.yaml")]) == Exit.NO_INPUT
-    assert "No such file or directory" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [[], ["--all", "x.yaml"], ["--board", "toy", "x.yaml"]])
-def test_usage(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        hil.main(arguments)
-    assert caught.value.code == 2
-
-
-# -- figures and limits ------------------------------------------------------------------------------------------
-
-
-def a_run(**changes: Any) -> Run:
-    """20 s at 10 samples a second; budget 20 W, from 10 s to 14 s over it by 3 W; an alarm from 15 s to 17 s."""
-    samples = [
-        dataclasses.replace(
-            SAMPLE, at_s=n / 10, board_w=23.0 if 100 <= n < 140 else 15.0, alarms=("x",) if 150 <= n < 170 else (),
-            failovers=int(n >= 100), tj_c=None if n < 100 else 60.0 + n / 100,
-        )
-        for n in range(200)
-    ]
-    frames = [Frame("line1", n, n / 10, n / 10 + 0.02, "ok") for n in range(200)]
-    return Run(**{"seconds": 20.0, "samples": samples, "frames": frames, "begins": [(10.0, "late")], **changes})
-
-
-def test_figures_of_a_run_that_is_known() -> None:
-    found = figures(a_run())
-    # a mean over one second is above 21.5 W from 0.8 s after the step until 0.2 s after its end
-    assert found[""]["over_budget_s"] == pytest.approx(3.3, abs=0.11) and found["late"]["board_w_max"] == 23.0
-    assert found["late"]["alarm_after_s"] == 5.0 and found["late"]["calm_after_s"] == pytest.approx(6.9)
-    assert found["late"]["alarm_s"] == pytest.approx(2.0) and found[""]["failovers"] == 1
-    assert found["late"]["failovers"] == 1, "what happens as a phase begins is of that phase"
-    assert found[""]["latency_p99_ms"] == pytest.approx(20) and found[""]["gap_max_ms"] == pytest.approx(20)
-    assert found[""]["ok_hz"] == 10 and found[""]["tj_max_c"] == pytest.approx(61.99)
-
-
-def test_a_gap_counts_while_a_frame_is_on_its_way() -> None:
-    """The camera pauses from 1 s to 5 s; the frame of 5 s waits for 0.5 s, with two behind it."""
-    frames = [Frame("line1", n, n / 10, n / 10 + 0.01, "ok") for n in range(10)]
-    frames += [Frame("line1", 10 + n, 5 + n / 10, 5.5 + n / 100, "ok") for n in range(3)]
-    assert figures(a_run(frames=frames))[""]["gap_max_ms"] == pytest.approx(500)
-
-
-def test_what_was_not_seen_is_no_figure() -> None:
-    found = figures(Run(seconds=1.0))[""]
-    assert {found[name] for name in ("tj_max_c", "over_budget_s", "latency_p99_ms", "failovers", "alarm_s")} == {None}
-    assert figures(a_run(samples=a_run().samples[:160]))["late"]["calm_after_s"] is None, "it never became calm"
-    assert figures(a_run())["late"]["calm_after_s"] is not None
-
-
-def outcome(tmp_path: Path, limit: str, run: Run | None = None, kind: str = "virtual") -> Outcome:
-    case = read(write(tmp_path, "lost == 0", limit))
-    found = Outcome("test", case.scenario, case.text, run=run or a_run())
-    found.figures = figures(found.run)
-    found.judged = [hil.judge(limit, found.figures, kind) for limit in case.scenario.parsed_limits()]
-    return found
-
-
-@pytest.mark.parametrize(
-    ("limit", "kind", "verdict"),
-    [
-        ("late.tj_max_c <= 62", "virtual", "pass"), ("late.tj_max_c <= 61", "virtual", "fail"),
-        ("failovers == 1", "virtual", "pass"), ("failovers == 2", "virtual", "fail"), ("sent > 199", "virtual", "pass"),
-        ("sent >= 201", "virtual", "fail"), ("sent < 200", "virtual", "fail"),
-        ("latency_p99_ms <= 15 on real", "virtual", "pass"), ("latency_p99_ms <= 15 on real", "real", "fail"),
-    ],
-)
-def test_limits_can_fail(tmp_path: Path, limit: str, kind: str, verdict: str) -> None:
-    assert outcome(tmp_path, limit, kind=kind).verdict == verdict
-
-
-def test_no_limit_is_kept_by_what_was_not_seen(tmp_path: Path) -> None:
-    found = outcome(tmp_path, "tj_max_c <= 85", Run(seconds=1.0))
-    assert found.verdict == "fail" and found.reasons() == ["tj_max_c <= 85: nothing seen"]
-    assert outcome(tmp_path, "late.lost == 0", a_run(begins=[])).verdict == "fail", "the phase never began"
-
-
-def test_what_must_never_be_fails_whatever_the_limits_say(tmp_path: Path) -> None:
-    assert outcome(tmp_path, "lost == 0", a_run(wrong=["1 frames are not accounted for"])).verdict == "fail"
-
-
-def test_the_report_shows_what_was_not_run_as_such(tmp_path: Path) -> None:
-    good = outcome(tmp_path, "latency_p99_ms <= 15 on real")
-    left = Outcome("wired", good.scenario, good.text, not_run="needs wiring")
-    (tmp_path / "test").mkdir()
-    page = hil_report.write_report(tmp_path, {"time": "now", "<b>": "&"}, [good, left], "", 20.0).read_text()
-    assert "1 passed, 0 failed, 1 not run" in page and "needs wiring" in page and "not judged" in page
-    assert "data:image/png;base64," in page and "20 times as fast" in page and "&lt;b&gt;" in page
-    assert (tmp_path / "test" / "run.png").read_bytes()[:4] == b"\x89PNG"
-    lost = hil_report.write_report(tmp_path, {"time": "now"}, [good], "/max_freq: 1, not 2", 0.0).read_text()
-    assert "hil: fail" in lost and "not put back: /max_freq" in lost and "times as fast" not in lost
-
-
-# -- a real board ------------------------------------------------------------------------------------------------
 
 
 def refused(case_path: Path, root: Path, tmp_path: Path, sure: bool = True) -> str:
@@ -391,105 +184,6 @@ def test_sensors_of_a_real_board_break_for_the_daemon_alone(nx: Path, tmp_path: 
         board.enter_mode_behind("26W")
     with pytest.raises(ServiceError, match="cannot be set"):
         board.set_surroundings("ambient_c", 50)
-
-
-# -- a wired board -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("camera: line1", "camera: line2", "trigger.camera: no such camera (known: line1)"),
-        ("period_s: 0.5", "period_s: 0.3", "trigger.period_s: a result must be here before the next pulse: at least"),
-        ("deadline_ms: 200", "deadline_ms: 200, rate_hz: 5", "give it no rate_hz and no load"),
-        ("tcp://", "udp://", "should be ipc:///path, tcp://host:port"),
-    ],
-)
-def test_a_trigger_that_cannot_be_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
-    text = (hil.SCENARIOS / "trigger.yaml").read_text().replace("../power/orin-nx-20w.yaml", "POLICY")
-    with pytest.raises(ConfigError) as caught:
-        read(write(tmp_path, old, new, text))
-    assert len(caught.value.problems) == 1 and said in caught.value.problems[0]
-
-
-def test_what_needs_wiring_is_not_run_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = hil.SCENARIOS / "trigger.yaml"
-    assert hil.main([str(path), "--output", str(tmp_path / "out")]) == hil.NOTHING_RUN
-    assert "not run  trigger" in (told := capsys.readouterr().out) and "needs wiring" in told
-    assert "0 passed, 0 failed, 1 not run" in (tmp_path / "out" / "report.html").read_text()
-    real = hil.Place("real", "cpu", 0)
-    assert "needs wiring" in hil.why_not(read(path), real)
-    assert hil.why_not(read(path), dataclasses.replace(real, wiring="/dev/gpiochip0:5")) == ""
-    with pytest.raises(SystemExit):
-        hil.main([str(path), "--board", "real", "--wiring", "pin 5"])
-
-
-class Gpio:
-    """Stands in for the package gpiod; `done`: what was asked of the line."""
-
-    def __init__(self) -> None:
-        self.done: list[Any] = []
-        self.line = SimpleNamespace(Value=SimpleNamespace(ACTIVE=1, INACTIVE=0), Direction=SimpleNamespace(OUTPUT=3))
-
-    def LineSettings(self, **settings: int) -> dict[str, int]:
-        return settings
-
-    def request_lines(self, path: str, config: dict[int, Any], consumer: str) -> Gpio:
-        if path != "/dev/gpiochip0":
-            raise FileNotFoundError(2, "No such file or directory")
-        self.done.append((config, consumer))
-        return self
-
-    def set_value(self, line: int, value: int) -> None:
-        self.done.append((line, value))
-
-    def release(self) -> None:
-        self.done.append("released")
-
-
-def test_a_line_is_left_inactive(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpio = Gpio()
-    monkeypatch.setitem(sys.modules, "gpiod", gpio)
-    with pytest.raises(ServiceError, match=r"cannot be driven: .*No such file"):
-        Line("/dev/gpiochip9:5", 0.001)
-    with pytest.raises(RuntimeError), Line("/dev/gpiochip0:5", 0.001) as line:
-        begun_ns = time.monotonic_ns()
-        assert begun_ns <= line.pulse() <= time.monotonic_ns() - 1_000_000
-        raise RuntimeError
-    asked = ({5: {"direction": 3, "output_value": 0}}, "orind-hil")
-    assert gpio.done == [asked, (5, 1), (5, 0), (5, 0), "released"]
-    monkeypatch.setitem(sys.modules, "gpiod", None)
-    with pytest.raises(ServiceError, match="pip install"):
-        Line("/dev/gpiochip0:5", 0.001)
-
-
-def test_each_result_belongs_to_its_pulse() -> None:
-    """Of four pulses the second has no result, the third two; two results came before the first."""
-    waiting: list[Any] = ["early", "early"]
-    counts = iter([1, 0, 2, 1])
-
-    def pulse() -> int:
-        waiting.extend([SimpleNamespace(outcome="ok", reason=None)] * next(counts, 0))
-        return time.monotonic_ns()
-
-    def receive(timeout_s: float) -> Any:
-        if waiting:
-            return waiting.pop(0)
-        time.sleep(min(timeout_s, 0.01))
-        return None
-
-    pulses = Pulses("line1", pulse, receive, 0.1, time.monotonic())
-    pulses.start()
-    while len(pulses.frames) < 3:
-        time.sleep(0.005)
-    pulses.stop()
-    assert [frame.outcome for frame in pulses.frames[:4]] == ["ok", "", "ok", "ok"] and pulses.surplus == 3
-    assert pulses.frames[1].answered_s is None and pulses.error == ""
-    assert all(a.sent_s < b.sent_s for a, b in pairwise(pulses.frames))
-    broken = Pulses("line1", lambda: 1 // 0, lambda _: None, 0.1, 0.0)
-    broken.start()
-    broken.stop()
-    assert broken.error == "the pulses ended: ZeroDivisionError: integer division or modulo by zero"
 
 
 # -- whole runs --------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-import harness  # noqa: E402  from scripts/, which the line above makes importable
+import built_plans  # noqa: E402  from scripts/, which the line above makes importable
 
 
 @pytest.fixture
@@ -27,20 +27,20 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def identity() -> Path:
     """A plan that takes a uint8 tensor of 4 rows and gives one byte of each."""
-    return harness.identity_plan(4)
+    return built_plans.identity_plan(4)
 
 
 @pytest.fixture(scope="session")
 def parts() -> Path:
-    return harness.part_plan()
+    return built_plans.part_plan()
 
 
 @pytest.fixture(scope="session")
 def other_parts() -> Path:
     """The part detector, calibrated on other pictures."""
-    return harness.part_plan(variant=1)
+    return built_plans.part_plan(variant=1)
 
 
 @pytest.fixture(scope="session")
 def faces() -> Path:
-    return harness.face_plan()
+    return built_plans.face_plan()

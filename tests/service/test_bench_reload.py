@@ -6,7 +6,7 @@ import bench_reload
 import bench_reload_cases
 import pytest
 from bench_reload import Course, Held, Window
-from harness import Answered, Load, Sent
+from camera_load import Answered, Load, Sent
 
 from orind.ipc.answer import Result
 

@@ -7,11 +7,14 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+import built_plans
+import camera_load
 import harness
 import pytest
 
@@ -28,7 +31,7 @@ def parts_service(folder: Path, plan: Path, **config: Any) -> harness.Service:
     )
 
 
-def assert_accounts(service: harness.Service, load: harness.Load) -> None:
+def assert_accounts(service: harness.Service, load: camera_load.Load) -> None:
     """Sent == answered, each once and `ok`, and the daemon's books agree."""
     assert load.lost() == []
     assert load.surplus() == 0
@@ -42,7 +45,7 @@ def assert_accounts(service: harness.Service, load: harness.Load) -> None:
 def test_the_standby_takes_over_what_was_in_flight(folder: Path, parts: Path, number: signal.Signals) -> None:
     """Three kills with a frame on its way: none lost, none answered twice, a standby again after each."""
     with parts_service(folder, parts) as service:
-        with harness.Load(service, harness.part_pictures(8), RATE_HZ, encoding="rgb8") as load:
+        with camera_load.Load(service, built_plans.part_pictures(8), RATE_HZ, encoding="rgb8") as load:
             for kill in range(3):
                 service.wait_for(lambda s: s["state"] == "serving", "a ready standby")
                 load.next_sent()
@@ -59,7 +62,7 @@ def test_engines_take_turns_under_load_and_nobody_notices(folder: Path, parts: P
     """Each is checked by its golden input while the other serves."""
     config = {"engine": {"golden_interval_s": 4, "golden_timeout_ms": 2000}}
     with parts_service(folder, parts, **config) as service:
-        with harness.Load(service, harness.part_pictures(8), RATE_HZ, encoding="rgb8") as load:
+        with camera_load.Load(service, built_plans.part_pictures(8), RATE_HZ, encoding="rgb8") as load:
             first = service.active_pid()
             for _ in range(2):
                 service.wait_for(lambda s: active(s) not in (None, first), "the other engine's turn")
@@ -80,7 +83,7 @@ def test_a_hung_engine_is_fenced_by_the_batch_watchdog(folder: Path, parts: Path
     with parts_service(folder, parts, **config) as service, service.client() as camera:
         service.wait_for(lambda s: s["state"] == "serving", "a ready standby")
         os.kill(service.active_pid(), signal.SIGSTOP)
-        [picture] = harness.part_pictures(1)
+        [picture] = built_plans.part_pictures(1)
         camera.send(picture, "rgb8")
         [answer] = camera.wait_all(30)
         assert answer.outcome == "ok"
@@ -119,7 +122,7 @@ def test_a_frame_that_kills_two_engines_is_poison(folder: Path, parts: Path) -> 
         engines = [e["pid"] for e in sorted(status["engines"], key=lambda e: str(e["role"]))]
         for pid in engines:  # stopped, so that neither can answer before it is killed
             os.kill(pid, signal.SIGSTOP)
-        [picture] = harness.part_pictures(1)
+        [picture] = built_plans.part_pictures(1)
         camera.send(picture, "rgb8")
         service.wait_for(lambda s: s["frames"]["in_flight"] == 1 and not s["queue"]["length"], "the frame in flight")
         os.kill(engines[0], signal.SIGKILL)
@@ -150,7 +153,7 @@ def test_out_of_restarts_is_failed_and_said(folder: Path, identity: Path) -> Non
             service.wait_for(lambda s, p=pids: not p & {e["pid"] for e in s["engines"]}, "the engines gone")
         service.wait_for(lambda s: s["state"] == "failed", "state failed")
         with service.client() as camera:
-            camera.send(harness.identity_tensor(4), "tensor", deadline_ms=300)
+            camera.send(built_plans.identity_tensor(4), "tensor", deadline_ms=300)
             [expired] = camera.wait_all(30)
         assert expired.outcome == "expired", "a trigger is answered also when nobody can serve it"
         with pytest.raises(urllib.error.HTTPError) as refused:
@@ -165,7 +168,7 @@ def test_out_of_restarts_is_failed_and_said(folder: Path, identity: Path) -> Non
 def test_reloads_under_load_alternate_two_plans(folder: Path, parts: Path, other_parts: Path) -> None:
     plans = [parts, other_parts]
     with parts_service(folder, parts) as service:
-        with harness.Load(service, harness.part_pictures(8), RATE_HZ, encoding="rgb8") as load:
+        with camera_load.Load(service, built_plans.part_pictures(8), RATE_HZ, encoding="rgb8") as load:
             for turn in range(1, 5):
                 plan = plans[turn % 2]
                 service.configure({"models": {"m": {"plan": str(plan)}}, "cameras": {"line1": {"model": "m"}}})
@@ -210,7 +213,7 @@ def test_bad_reloads_change_nothing(folder: Path, parts: Path) -> None:
             (good.replace(str(served), str(cut)), "models.m.plan", "truncated"),
             (good.replace("model: m", "model: n"), "cameras.line1.model", "no model 'n'"),
         ]
-        with harness.Load(service, harness.part_pictures(4), RATE_HZ, encoding="rgb8") as load:
+        with camera_load.Load(service, built_plans.part_pictures(4), RATE_HZ, encoding="rgb8") as load:
             for text, place, words in cases:
                 service.write_config(text)
                 answer = service.reload()
@@ -263,7 +266,7 @@ def test_sigusr2_reloads_and_coalesces(folder: Path, identity: Path) -> None:
 
 def test_sigterm_answers_what_was_received_and_ends_with_0(folder: Path, parts: Path) -> None:
     with parts_service(folder, parts) as service, service.client() as camera:
-        [picture] = harness.part_pictures(1)
+        [picture] = built_plans.part_pictures(1)
         for _ in range(20):
             camera.send(picture, "rgb8")
         service.wait_for(lambda s: s["frames"]["received"] == 20, "20 frames received")
@@ -279,7 +282,7 @@ def test_a_drain_that_runs_out_of_time_says_dropped(folder: Path, parts: Path) -
     config = {"stop": {"drain_timeout_s": 1.0}, "decode": {"timeout_ms": 900}, "engine": engine}
     with parts_service(folder, parts, **config) as service, service.client() as camera:
         status = service.wait_for(lambda s: s["state"] == "serving", "a ready standby")
-        [picture] = harness.part_pictures(1)
+        [picture] = built_plans.part_pictures(1)
         for pid in [e["pid"] for e in status["engines"]]:
             os.kill(pid, signal.SIGSTOP)
         for _ in range(3):
@@ -301,7 +304,7 @@ def test_main_killed_takes_everything_with_it_and_starts_clean(folder: Path, ide
             wait_gone(pid)
         service.kill()
     with service, service.client() as camera:
-        camera.send(harness.identity_tensor(4), "tensor")
+        camera.send(built_plans.identity_tensor(4), "tensor")
         assert [a.outcome for a in camera.wait_all(30)] == ["ok"]
 
 
@@ -332,7 +335,7 @@ def test_a_second_instance_is_refused(folder: Path, identity: Path) -> None:
         assert third.returncode == 75
         assert "another orind" in third.stderr
         with service.client() as camera:
-            camera.send(harness.identity_tensor(4), "tensor")
+            camera.send(built_plans.identity_tensor(4), "tensor")
             assert [a.outcome for a in camera.wait_all(30)] == ["ok"]
 
 
@@ -357,7 +360,7 @@ def test_a_bad_configuration_does_not_start(folder: Path, identity: Path) -> Non
 
 def test_health_and_metrics_over_http(folder: Path, identity: Path) -> None:
     with parts_service(folder, identity, http={"port": 0}) as service, service.client() as camera:
-        camera.send(harness.identity_tensor(4), "tensor")
+        camera.send(built_plans.identity_tensor(4), "tensor")
         camera.wait_all(30)
         status = service.wait_for(lambda s: s["state"] == "serving", "a ready standby")
         health = 503
@@ -383,11 +386,11 @@ def test_status_reload_and_publish_from_the_command_line(folder: Path, faces: Pa
         status = service.orind("status", "--json", *where)
         assert json.loads(status.stdout)["state"] in ("serving", "degraded")
         listen = subprocess.Popen(
-            [harness.sys.executable, "-m", "orind.daemon.cli", "listen", "--json", "--count", "1",
+            [sys.executable, "-m", "orind.daemon.cli", "listen", "--json", "--count", "1",
              "--endpoint", service.results_endpoint],
             stdout=subprocess.PIPE, text=True,
         )
-        photograph = harness.ROOT / "configs" / "frames" / "astronaut.jpg"
+        photograph = built_plans.ROOT / "configs" / "frames" / "astronaut.jpg"
         # PUB may drop what is published before the listener's subscription: publish until it has one
         while listen.poll() is None:
             sent = service.orind("publish", str(photograph), "--camera", "door", "--endpoint", service.endpoint)
@@ -406,13 +409,13 @@ def test_a_simulated_board_is_governed_and_restored(folder: Path, identity: Path
     """The plant under power.root: readings, caps, limits; and the clocks are put back at the end."""
     board, faults = folder / "board", folder / "faults.json"
     plant = subprocess.Popen(
-        [harness.sys.executable, "-m", "orind.power.plant", "--root", str(board), "--faults", str(faults)],
+        [sys.executable, "-m", "orind.power.plant", "--root", str(board), "--faults", str(faults)],
         stdout=subprocess.PIPE,
     )
     try:
         assert plant.stdout is not None
         assert b"AGX Orin" in plant.stdout.readline()
-        policy = harness.ROOT / "configs" / "power" / "agx-orin-30w.yaml"
+        policy = built_plans.ROOT / "configs" / "power" / "agx-orin-30w.yaml"
         config = {"power": {"board": "agx-orin:MAXN", "policy": str(policy), "root": str(board)}}
         cap = next((board / "sys/class/devfreq").glob("*/max_freq"))
         before = cap.read_text()

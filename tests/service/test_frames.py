@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
@@ -10,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import built_plans
 import harness
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from orind.ipc.answer import OUTCOMES, Result, parse_result
 from orind.ipc.client import Subscriber
 
 TENSOR = {"v": 1, "encoding": "tensor", "dtype": "uint8", "shape": [1, 4, 4096, 1]}
-PIXELS = harness.identity_tensor(4)
+PIXELS = built_plans.identity_tensor(4)
 
 
 def first_bytes(tensor: Any) -> list[int]:
@@ -194,7 +196,7 @@ def rejecting(tmp_path_factory: pytest.TempPathFactory) -> Any:
     import tempfile
 
     path = Path(tempfile.mkdtemp(prefix="orind-"))
-    with service_of(path, harness.identity_plan(4)) as service:
+    with service_of(path, built_plans.identity_plan(4)) as service:
         yield service
     shutil.rmtree(path)
 
@@ -254,7 +256,7 @@ def test_the_newest_best_effort_frame_wins_and_the_older_are_stale(folder: Path,
     config = {"cameras": cameras, "engine": {"queue_depth": 1}}
     with service_of(folder, identity, **config) as service, service.client() as camera:
         active = service.active_pid()
-        harness.os.kill(active, signal.SIGSTOP)
+        os.kill(active, signal.SIGSTOP)
         try:
             for _ in range(6):
                 camera.send(PIXELS, "tensor")
@@ -263,7 +265,7 @@ def test_the_newest_best_effort_frame_wins_and_the_older_are_stale(folder: Path,
                 answers += camera.poll(1.0)
             assert {a.outcome for a in answers} == {"stale"}
         finally:
-            harness.os.kill(active, signal.SIGCONT)
+            os.kill(active, signal.SIGCONT)
         answers += camera.wait_all(10)
     stale = [a.seq for a in answers if a.outcome == "stale"]
     served = [a.seq for a in answers if a.outcome == "ok"]
@@ -275,9 +277,9 @@ def test_the_newest_best_effort_frame_wins_and_the_older_are_stale(folder: Path,
 
 def test_photographs_as_jpeg_and_parts_as_pixels(folder: Path, faces: Path, parts: Path) -> None:
     """The main job: faces where they are, defects where they were painted; hostile JPEG rejected meanwhile."""
-    frames = harness.ROOT / "configs" / "frames"
+    frames = built_plans.ROOT / "configs" / "frames"
     expected = json.loads((frames / "expected.json").read_text())["frames"]
-    make_parts = harness.load_by_path(harness.ROOT / "scripts" / "make_parts.py")
+    make_parts = built_plans.load_by_path(built_plans.ROOT / "scripts" / "make_parts.py")
     config = {
         "models": {"faces": {"plan": str(faces)}, "parts": {"plan": str(parts)}},
         "cameras": {"door": {"model": "faces"}, "line1": {"model": "parts"}},
@@ -300,7 +302,7 @@ def test_photographs_as_jpeg_and_parts_as_pixels(folder: Path, faces: Path, part
         with service.client("line1") as line:
             labels = 0
             hits = 0
-            for seed in range(harness.SHOWN_SEED, harness.SHOWN_SEED + 12):
+            for seed in range(built_plans.SHOWN_SEED, built_plans.SHOWN_SEED + 12):
                 pixels, truth = make_parts.sample(seed)
                 line.send(pixels[:, :, ::-1].copy(), "bgr8")
                 [answer] = line.wait_all(30)
@@ -315,7 +317,7 @@ def test_photographs_as_jpeg_and_parts_as_pixels(folder: Path, faces: Path, part
 
 def test_raw_encodings_of_one_picture_agree(folder: Path, parts: Path) -> None:
     """rgb8 and bgr8 give the same bits; mono8 and nv12 are taken; a padded stride changes nothing."""
-    [picture] = harness.part_pictures(1)
+    [picture] = built_plans.part_pictures(1)
     with service_of(folder, parts) as service, service.client() as camera:
         camera.send(picture, "rgb8")
         camera.send(picture[:, :, ::-1].copy(), "bgr8")

@@ -6,6 +6,7 @@ import time
 import xml.dom.minidom
 from pathlib import Path
 
+import built_plans
 import harness
 import numpy as np
 
@@ -13,7 +14,7 @@ import numpy as np
 def test_an_engine_whose_memory_is_in_pieces_is_renewed_and_no_frame_is_lost(folder: Path) -> None:
     """The limit is so low that the work arrays of narrow pictures, which are small ones in a slab, are above it."""
     config = {
-        "models": {"m": {"plan": str(harness.part_plan())}},
+        "models": {"m": {"plan": str(built_plans.part_plan())}},
         "cameras": {"line1": {"model": "m", "deadline_ms": 5000}},
         "memory": {"fragmentation_renew_percent": 0.001, "fragmentation_alarm_percent": 100},
     }

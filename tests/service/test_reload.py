@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import built_plans
 import harness
 import pytest
 
@@ -29,7 +30,7 @@ def test_versions_by_share_and_back_to_what_served_before(folder: Path, identity
         service.configure({"models": models, "cameras": {"line1": {"model": {"v1": 3, "v2": 1}}}})
         assert service.reload()["ok"]
         for seq in range(40):
-            camera.send(harness.identity_tensor(4, seq), "tensor")
+            camera.send(built_plans.identity_tensor(4, seq), "tensor")
         answers = camera.wait_all(30)
         assert [a.outcome for a in answers] == ["ok"] * 40
         versions = {a.seq: a.model for a in answers}
@@ -43,7 +44,7 @@ def test_versions_by_share_and_back_to_what_served_before(folder: Path, identity
         back = service.orind("rollback", "--wait", *where)
         assert (back.returncode, back.stdout) == (0, "generation 3 serves what generation 1 served\n"), back.stderr
         for seq in range(8):
-            camera.send(harness.identity_tensor(4, seq), "tensor")
+            camera.send(built_plans.identity_tensor(4, seq), "tensor")
         assert Counter(a.model for a in camera.wait_all(30)) == {"v1": 8}
         status = service.status()
         assert str(service.config_path) in status["reload"]["differs"] in status["health"]["reasons"]
@@ -92,7 +93,7 @@ def test_a_stop_during_a_reload_answers_everybody_and_ends_with_0(folder: Path, 
     config = {"models": {"v1": {"plan": str(identity)}}, "cameras": {"line1": {"model": "v1"}}}
     with harness.Service(folder, config) as service, service.client() as camera:
         for seq in range(20):
-            camera.send(harness.identity_tensor(4, seq), "tensor")
+            camera.send(built_plans.identity_tensor(4, seq), "tensor")
         service.wait_for(lambda s: s["frames"]["received"] == 20, "20 frames received")
         waiting = Waiting(service)
         await_stage(stage, service)

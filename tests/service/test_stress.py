@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import built_plans
 import harness
 import hostile
 import pytest
@@ -22,7 +24,7 @@ from hostile import Frame, Told
 from orind.ipc.answer import Result
 from orind.ipc.client import Subscriber
 
-PIXELS = harness.identity_tensor(4)
+PIXELS = built_plans.identity_tensor(4)
 FRAME = Frame({"encoding": "tensor", "dtype": "uint8", "shape": list(PIXELS.shape)}, PIXELS.tobytes())
 SLOTS = 16
 SETTLE_S = 20.0
@@ -33,7 +35,7 @@ def service() -> Iterator[harness.Service]:
     """One daemon for all: what one test does to it must not show in the next."""
     path = Path(tempfile.mkdtemp(prefix="orind-"))
     config = {
-        "models": {"m": {"plan": str(harness.identity_plan(4))}},
+        "models": {"m": {"plan": str(built_plans.identity_plan(4))}},
         "cameras": {
             "line1": {"model": "m", "deadline_ms": 20_000},
             "limited": {"model": "m", "deadline_ms": 20_000, "rate_limit_hz": 5, "rate_burst": 4},
@@ -215,7 +217,7 @@ def test_slots_that_are_exhausted_are_said_and_come_back(
     service: harness.Service, books: Callable[[], dict[str, Any]]
 ) -> None:
     active = service.active_pid()
-    harness.os.kill(active, signal.SIGSTOP)
+    os.kill(active, signal.SIGSTOP)
     try:
         with hostile.Dealer(service.endpoint) as dealer:
             for seq in range(3 * SLOTS):
@@ -224,10 +226,10 @@ def test_slots_that_are_exhausted_are_said_and_come_back(
             assert {r.outcome for r in early} == {"dropped"}
             status = service.status()
             assert status["slots"]["free"] == 0 and status["frames"]["in_flight"] == SLOTS
-            harness.os.kill(active, signal.SIGCONT)
+            os.kill(active, signal.SIGCONT)
             late = dealer.receive(SLOTS)
     finally:
-        harness.os.kill(active, signal.SIGCONT)
+        os.kill(active, signal.SIGCONT)
     assert Counter(r.outcome for r in late) == {"ok": SLOTS}
     assert {r.seq for r in early + late} == set(range(95_000, 95_000 + 3 * SLOTS))
 
@@ -267,7 +269,7 @@ def test_held_results_while_the_engine_stands_still_and_none_when_it_is_back() -
     """From overload to the last level and back, as a client, the status, health and metrics see it."""
     path = Path(tempfile.mkdtemp(prefix="orind-"))
     config = {
-        "models": {"m": {"plan": str(harness.identity_plan(4))}},
+        "models": {"m": {"plan": str(built_plans.identity_plan(4))}},
         "cameras": {
             "counter": {"model": "m", "deadline_ms": 300, "degraded": "held", "held_age_max_ms": 60_000},
             "sorter": {"model": "m", "deadline_ms": 300},
@@ -280,7 +282,7 @@ def test_held_results_while_the_engine_stands_still_and_none_when_it_is_back() -
         [first] = counter.wait_all(20)
         assert first.outcome == "ok" and first.held is None
         active = service.active_pid()
-        harness.os.kill(active, signal.SIGSTOP)
+        os.kill(active, signal.SIGSTOP)
         try:
             answers: list[Result] = []
             with hostile.Dealer(service.endpoint) as dealer:
@@ -297,7 +299,7 @@ def test_held_results_while_the_engine_stands_still_and_none_when_it_is_back() -
                 with urllib.request.urlopen(f"{status['http']}/metrics", timeout=10) as page:
                     shown = b"\norind_degradation_level 3.0\n" in page.read()
         finally:
-            harness.os.kill(active, signal.SIGCONT)
+            os.kill(active, signal.SIGCONT)
         held = [r for r in answers if r.outcome == "degraded"]
         assert held and {r.camera for r in held} == {"counter"} and not any(r.ok for r in held)
         assert held[0].held is not None and held[0].held["trigger"] == "first" and held[0].held["age_ms"] > 0

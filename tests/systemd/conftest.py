@@ -16,7 +16,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "scripts")]
 
-import harness  # noqa: E402  from scripts/
+import built_plans  # noqa: E402  from scripts/
 from installed import Installed  # noqa: E402  beside this file
 from machine import Machine, why_not  # noqa: E402
 from restarts import shipped_config  # noqa: E402
@@ -34,7 +34,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def installed() -> Iterator[Installed]:
-    plan = harness.part_plan()
+    plan = built_plans.part_plan()
     with Machine() as machine:
         orind = Installed(machine)
         orind.put_plan(plan)
@@ -43,7 +43,7 @@ def installed() -> Iterator[Installed]:
 
 @pytest.fixture
 def config(installed: Installed) -> dict[str, Any]:
-    return shipped_config(installed.put_plan(harness.part_plan()))
+    return shipped_config(installed.put_plan(built_plans.part_plan()))
 
 
 @pytest.fixture
@@ -59,4 +59,4 @@ def orind(installed: Installed, config: dict[str, Any]) -> Iterator[Installed]:
 @pytest.fixture(scope="session")
 def picture() -> Any:
     """A part, uint8 (256, 256, 3) rgb8."""
-    return harness.part_pictures(1)[0]
+    return built_plans.part_pictures(1)[0]

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import harness
+import built_plans
+import camera_load
 from installed import UNIT, Installed
 
 from orind.ipc.client import Publisher
@@ -27,7 +28,7 @@ QUIET_S = 0.5  # of load before each restart
 
 
 class Camera:
-    """What harness.Load asks of a service: a client, here one that re-sends and waits for as long as a start takes."""
+    """What camera_load.Load asks of a service: a client, here one that re-sends and waits as long as a start takes."""
 
     def __init__(self, installed: Installed) -> None:
         self._installed = installed
@@ -44,7 +45,7 @@ class Camera:
 class Restarts:
     """gaps_ms: the longest time without an answer around each restart, by its kind."""
 
-    load: harness.Load
+    load: camera_load.Load
     resent: int = 0
     suppressed: int = 0
     gaps_ms: dict[str, list[float]] = field(default_factory=dict)
@@ -124,7 +125,7 @@ class Knocking(threading.Thread):
 def restart_under_load(installed: Installed, turns: list[str], said: Callable[[str], None] = print) -> Restarts:
     """Restart once for each of `turns` (keys of KINDS), 40 frames/s all the time. orind must be serving."""
     camera = Camera(installed)
-    with harness.Load(camera, harness.part_pictures(8), RATE_HZ, encoding="rgb8", wait_s=60.0) as load:
+    with camera_load.Load(camera, built_plans.part_pictures(8), RATE_HZ, encoding="rgb8", wait_s=60.0) as load:
         result = Restarts(load, gaps_ms={kind: [] for kind in KINDS})
         for kind in turns:
             _answered_for(load, QUIET_S)
@@ -140,7 +141,7 @@ def restart_under_load(installed: Installed, turns: list[str], said: Callable[[s
     return result
 
 
-def _answered_for(load: harness.Load, seconds: float) -> None:
+def _answered_for(load: camera_load.Load, seconds: float) -> None:
     """Wait until answers have come for so long."""
     begin_ns = time.monotonic_ns()
     while (first := load.first_answer_after(begin_ns)) is None or time.monotonic_ns() - first.at_ns < seconds * 1e9:

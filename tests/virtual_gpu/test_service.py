@@ -25,6 +25,7 @@ from orind.kernels.spec_yaml import read_spec
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import built_plans  # noqa: E402  from scripts/, which the line above makes importable
 import harness  # noqa: E402  from scripts/, which the line above makes importable
 
 FRAMES = 12
@@ -58,7 +59,7 @@ def service(
     folder: Path, plans: Mapping[str, Path] | None = None, standby: Mapping[str, str] | None = None, **engine: object
 ) -> harness.Service:
     """A daemon with a camera for each plan, of the plan's name; the part detector's camera is `line1`."""
-    plans = plans or {"line1": harness.part_plan()}
+    plans = plans or {"line1": built_plans.part_plan()}
     return harness.Service(
         folder,
         {
@@ -132,7 +133,7 @@ def placement_of(daemon: harness.Service, model: str) -> dict[str, Any]:
 def test_detections_are_those_of_the_cpu_engine(
     folder: Path, tmp_path: Path, on_virtual_gpu: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pictures = harness.part_pictures(FRAMES)
+    pictures = built_plans.part_pictures(FRAMES)
     with service(folder / "cpu", device="cpu") as daemon:
         assert daemon.status()["models"]["line1"]["placement"] is None
         expected = answers(daemon, pictures)
@@ -190,10 +191,10 @@ def test_heads_and_detections_of_photographs_are_those_of_the_cpu_engine(
 def test_a_poisoned_context_fails_over(folder: Path, tmp_path: Path, on_virtual_gpu: pytest.MonkeyPatch) -> None:
     with service(folder, **ENGINE) as daemon:
         daemon.wait_for(lambda s: s["state"] == "serving", "a ready standby")
-        before = answers(daemon, harness.part_pictures(2))
+        before = answers(daemon, built_plans.part_pictures(2))
         (tmp_path / "new").write_text(f"illegal_address graph=+1 pid={daemon.active_pid()} once\n")
         (tmp_path / "new").replace(tmp_path / "control")
-        assert answers(daemon, harness.part_pictures(2)) == before, "the standby answers what the broken engine had"
+        assert answers(daemon, built_plans.part_pictures(2)) == before, "the standby answers what the broken engine had"
         status = daemon.status()
         assert status["failovers"] == 1
         assert "GPU fault" in status["failover"]["reason"] and "illegal" in status["failover"]["reason"]
@@ -215,7 +216,7 @@ def test_the_cpu_is_the_last_resort_where_it_was_asked_for_and_says_so(
     wanted = {**ENGINE, "restart_budget": 5}  # with fewer, the frame that both engines died with costs its camera
     with service(folder, standby={"last_resort": "cpu"}, **wanted) as daemon:
         daemon.wait_for(lambda s: s["state"] == "serving", "a ready standby")
-        pictures = harness.part_pictures(2)
+        pictures = built_plans.part_pictures(2)
         before = answers(daemon, pictures)
         (tmp_path / "new").write_text("device_lost\n")
         (tmp_path / "new").replace(tmp_path / "control")
@@ -238,6 +239,6 @@ def test_a_gpu_that_is_not_there_is_an_error_that_counts_those_that_are(
         status = daemon.wait_for(lambda s: bool(s["losses"]), "the loss of the second engine")
         assert status["losses"] == {"reported": 1} and status["state"] == "degraded"
         assert "cannot start: device cuda:7: there " in daemon.log() and ", from 0" in daemon.log()
-        assert {outcome for outcome, *_ in answers(daemon, harness.part_pictures(1))} == {"ok"}
+        assert {outcome for outcome, *_ in answers(daemon, built_plans.part_pictures(1))} == {"ok"}
     finally:
         daemon.stop()
