@@ -2,6 +2,8 @@
 # Sourced by the scripts that need Python: one virtual environment for a purpose, made once, reused while setup.cfg stays the same.
 #
 #   prepare NAME EXTRAS   makes .venv-NAME with orind[EXTRAS] (editable) and sets $python
+#   beside COMMAND...     starts a command beside what follows; `join_beside` waits for it, prints what it said and has its
+#                         exit status. One at a time; it ends with the script.
 #
 # ORIND_PYTHON names the interpreter to use (default: the first of python3.12, 3.11, 3.10, python3 that is new enough).
 
@@ -70,4 +72,18 @@ prepare() {
         || { tail -n 20 "$venv/pip.log" >&2; die "pip could not install the packages (all of it: $venv/pip.log)"; }
     "$python" -c 'import orind.ipc.wire' || die "the installation in $venv does not work"
     echo "$stamp" >"$venv/orind.stamp"
+}
+
+beside() {
+    beside_said=$(mktemp)
+    trap 'rm -f "$beside_said"; kill $(jobs -p) 2>/dev/null || true' EXIT
+    "$@" >"$beside_said" 2>&1 &
+    beside_pid=$!
+}
+
+join_beside() {
+    local status=0
+    wait "$beside_pid" || status=$?
+    cat "$beside_said"
+    return "$status"
 }
