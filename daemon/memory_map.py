@@ -10,6 +10,7 @@ from typing import Any
 
 from ..kernels.report.drawing import fitting
 from ..kernels.report.markup import Markup, tag
+from .age import age
 from .memory_report import in_words, mib
 
 BEGINS = b"<svg"
@@ -128,7 +129,7 @@ def _legend(memory: dict[str, Any], models: list[str], y: float, now_ns: int) ->
     entries: list[tuple[str, float, str]] = []
     for block in memory["blocks"]:
         age_s = max(0.0, now_ns / 1e9 - block[3] / 1e3)
-        said = f"{block[2]}, {mib(block[1])}, {_age(age_s)}"
+        said = f"{block[2]}, {mib(block[1])}, {age(age_s)} old"
         entries.append((f"block {_colour(block, models)}", _shade(block[2]), said))
     entries.append(("free", 1.0, f"free, {mib(memory['free'])}, the largest piece {mib(memory['largest_free'])}"))
     if memory["reserve"]:
@@ -166,10 +167,3 @@ def _shade(owner: str) -> float:
     """Parts of one model differ in shade: weights the darkest, then work memory, then arenas."""
     part = owner.partition(": ")[2]
     return 1.0 if part.startswith("weights") or not part else 0.8 if part == "work memory" else 0.62
-
-
-def _age(seconds: float) -> str:
-    for unit, length in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit} old"
-    return f"{seconds:.0f} s old"

@@ -19,6 +19,8 @@ def problem(path: Path) -> str | None:
         standing = next(folder for folder in (path, *path.parents) if folder.exists())
     except PermissionError:
         return None  # the daemon's user may look there, this one not
+    except OSError as error:
+        return f"run_dir: {path}: {error.strerror}"
     return None if standing.is_dir() else f"run_dir: {path}: {standing} is not a folder"
 
 

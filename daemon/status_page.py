@@ -40,13 +40,13 @@ def render(status: dict[str, Any], code: int, reasons: list[str]) -> str:
         f"<title>orind: {escape(status['state'])}</title><style>{STYLE}</style>",
         f"<h1>orind <span class='state {kind}'>{escape(status['state'])}</span></h1>",
         f"<div>generation {status['generation']}, failovers: {status['failovers']}</div>",
-        *(f"<div>{escape(line)}</div>" for line in loss_view.lines(status, time.monotonic_ns())),
         *([f"<div>reload: {escape(result)}</div>"] if (result := status["reload"]["result"]) else []),
         *(f"<div class={kind}>{escape(reason)}</div>" for reason in reasons),
         _load(status["degradation"]),
         _frames(status["frames"]),
         _latency(status["latency_ms"]),
         _engines(status["engines"]),
+        _lost(status),
         _processes(status["processes"]),
         _placements(status["models"]),
         _power(status["power"]),
@@ -88,6 +88,13 @@ def _engines(engines: list[dict[str, Any]]) -> str:
         for e in engines
     )
     return f"<h2>Engines</h2><table><tr><th>pid<th>role<th>state<th>device<th class=n>epoch<th>memory{rows}</table>"
+
+
+def _lost(status: dict[str, Any]) -> str:
+    rows = "".join(f"<tr><td class=n>{count}<td>{escape(meaning)}" for count, meaning in loss_view.counts(status))
+    last = loss_view.last_failover(status, time.monotonic_ns())
+    table = f"<h2>Engines lost</h2><table><tr><th class=n>engines<th>why{rows}</table>" if rows else ""
+    return table + (f"<p>Last failover {escape(last)}" if last else "")
 
 
 def _processes(processes: list[dict[str, Any]]) -> str:

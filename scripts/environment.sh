@@ -2,8 +2,8 @@
 # Sourced by the scripts that need Python: one virtual environment for a purpose, made once, reused while setup.cfg stays the same.
 #
 #   prepare NAME EXTRAS   makes .venv-NAME with orind[EXTRAS] (editable) and sets $python
-#   beside COMMAND...     starts a command beside what follows; `join_beside` waits for it, prints what it said and has its
-#                         exit status. One at a time; it ends with the script.
+#   beside COMMAND...     starts a command or function beside what follows, which ends with the script (takes its EXIT trap);
+#                         `join_beside` waits for it, prints what it said and has its exit status. One at a time.
 #
 # ORIND_PYTHON names the interpreter to use (default: the first of python3.12, 3.11, 3.10, python3 that is new enough).
 
@@ -76,8 +76,10 @@ prepare() {
 
 beside() {
     beside_said=$(mktemp)
-    trap 'rm -f "$beside_said"; kill $(jobs -p) 2>/dev/null || true' EXIT
-    "$@" >"$beside_said" 2>&1 &
+    trap 'rm -f "$beside_said"; kill -- -"$beside_pid" 2>/dev/null || true' EXIT
+    set -m  # a process group of its own: all that it starts can be ended with it
+    "$@" >"$beside_said" 2>&1 </dev/null &
+    set +m
     beside_pid=$!
 }
 

@@ -3,6 +3,9 @@
 Load on it is in camera_load.py, plans for it in built_plans.py. Invariant: whatever happens inside a
 `with Service(...)`, none of its processes lives on, and a failure shows the daemon's log.
 
+    from built_plans import part_pictures, part_plan
+    from camera_load import Load
+
     config = {"models": {"m": {"plan": str(part_plan())}}, "cameras": {"line1": {"model": "m"}}}
     with Service(folder, config) as service:
         with Load(service, part_pictures(4), rate_hz=40, encoding="rgb8") as load:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ import pytest
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "kernels")]
 
-from helped import Helper  # noqa: E402  beside this file, as the line above makes importable
 from line import Line  # noqa: E402
-from linked import Link  # noqa: E402
+from served_helper import Helper  # noqa: E402  beside this file, as the line above makes importable
+from steward_link import Link  # noqa: E402
 
+from orind.daemon.signals import HANDLED, SignalInbox  # noqa: E402
 from orind.power.plant.board import PlantBoard  # noqa: E402
 from orind.power.plant.model import PlantModel  # noqa: E402
 from orind.power.plant.modules import AGX_ORIN, JETPACKS  # noqa: E402
@@ -93,3 +95,12 @@ def helper(tmp_path: Path, board: Path, no_fd_leak: None) -> Iterator[Helper]:
     made = Helper(tmp_path, board)
     yield made
     made.close()
+
+
+@pytest.fixture
+def signals_restored() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    yield
+    SignalInbox.install_early().close()
+    for number, handler in before.items():
+        signal.signal(number, handler)

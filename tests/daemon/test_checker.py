@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from orind.daemon import check_command, checker
+from orind.daemon import check_command, checker, run_directory
 from orind.daemon.checker import Checked, check, describe
 from orind.daemon.plans import read_interface
 from orind.daemon.regular_file import CONFIGURATION_BYTES_MAX, NotRegular, check_regular
@@ -306,9 +306,20 @@ def test_a_run_dir_that_is_or_lies_in_a_file_is_refused(tmp_path: Path, plan: Pa
         assert problem(write(tmp_path, plan, f"run_dir: {place}\n")) == (
             f"run_dir: {tmp_path}/{place}: {plan} is not a folder"
         )
+    assert problem(write(tmp_path, plan, f"run_dir: {'a' * 300}\n")).endswith("a: File name too long")
     good = check(write(tmp_path, plan, "run_dir: not/yet/there\n"))
     assert good.problems == [] and not (tmp_path / "not").exists()
     good.close()
+
+
+def test_a_run_dir_where_this_user_may_not_look_is_left_to_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    assert run_directory.problem(tmp_path / "run") is None
 
 
 def test_the_command_notes_what_the_configuration_gives_up(

@@ -142,8 +142,8 @@ def test_status_for_a_person(tmp_path: Path, capsys: Captured) -> None:
     out = capsys.readouterr().out
     assert out.startswith(
         "serving, generation 3, failovers: 2, engines renewed: 1\n  ! no ready standby\n"
-        "lost     3 engines: its process ended, by a signal or by itself\n"
-        "lost     last failover 0 s ago, 1 frame in flight: signal <11>\nreload   generation 3 serves\n"
+        "lost     3: its process ended, by a signal or by itself\n"
+        "failover 0 s ago, 1 frame in flight: signal <11>\nreload   generation 3 serves\n"
         "http     http://127.0.0.1:8787\nframes   received 10  ok 7"
     )
     assert "active   active    pid 7 on <cpu> (epoch 1)" in out and "latency  total" in out

@@ -136,15 +136,6 @@ class House:
 
 
 @pytest.fixture
-def signals_restored() -> Iterator[None]:
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture
 def house(tmp_path: Path, signals_restored: None, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     monkeypatch.setattr("orind.daemon.realtime.quiet_collector", lambda: None)
     made = House(tmp_path)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from line import Line
 from stand_ins import MS, S
-from test_power_link import SECTION, Link, told
+from steward_link import SECTION, Link, told
 
 from orind.daemon.batcher import BELIEVED_NS, WAKE_NS, ServiceTimes
 from orind.daemon.deadline_floor import floor_of, frame_cycles

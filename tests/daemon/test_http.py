@@ -229,8 +229,8 @@ def test_the_page_shows_the_state_and_escapes_what_it_shows(site: Site) -> None:
     assert "main (pid 5): 30.0 MiB private, 40 descriptors, 3 threads; grows: threads" in body
     assert "3.0 MiB of 64.0 MiB used in 3 blocks, 53.0 MiB free, 1.9 % of that in pieces" in body
     assert "unreadable" in body and "612 MHz" in body and "reload: generation 3 serves" in body
-    assert "<div>3 engines: its process ended, by a signal or by itself</div>" in body
-    assert "<div>last failover 0 s ago, 1 frame in flight: signal &lt;11&gt;</div>" in body
+    assert "<tr><td class=n>3<td>its process ended, by a signal or by itself</table>" in body
+    assert "<p>Last failover 0 s ago, 1 frame in flight: signal &lt;11&gt;<" in body
     assert "class='state poor'" in body
     assert "m: 4 of 5 steps run on the CPU (3 MaxPool, 1 Unary), 1 GPU segment<ul>" in body
     assert "0.083 Wh in 10 s: idle 67%, inference 33%, other 0%; unknown for 4 s" in body

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from stand_ins import MS
-from test_power_link import SECTION, run_steward
+from steward_link import SECTION, run_steward
 
 from orind.daemon import jtop_source
 from orind.daemon.jtop_source import LINE_BYTES_MAX, SILENT_NS, JtopSource

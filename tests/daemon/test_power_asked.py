@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from linked import SECTION, Link, told
 from stand_ins import S
+from steward_link import SECTION, Link, told
 
 from orind.daemon.power_link import RESPAWN_NS
 from orind.daemon.power_requests import ASKS_MAX, ASKS_WITHIN_NS

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helped import Helper
+from served_helper import Helper
 
 from orind.daemon import power_helper
 from orind.ipc.control import CLIENTS_MAX, REQUEST_BYTES_MAX

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helped import Helper
+from served_helper import Helper
 
 from orind.daemon import cli, mode_command, power_helper
 from orind.daemon.power_helper import passed_socket

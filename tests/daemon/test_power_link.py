@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from linked import SECTION, Link, limits, told
 from stand_ins import MS, Processes, S
+from steward_link import SECTION, Link, limits, told
 
 from orind.daemon.power_link import RESPAWN_NS, SILENT_NS, UNMEASURED
 from orind.daemon.sections import Camera

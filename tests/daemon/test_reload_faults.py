@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from reload_host import BAD, GOOD, play_checker
 from stand_ins import EngineStandIn
-from test_daemon import DETECT, ROW, House, made_config, signals_restored  # noqa: F401  a fixture among them
+from test_daemon import DETECT, ROW, House, made_config
 
 from orind.daemon.daemon import Daemon
 from orind.daemon.generation import Generation
@@ -100,7 +100,7 @@ def assert_books(daemon: Daemon, received: int, ok: int) -> None:
 
 @pytest.fixture
 def house(
-    tmp_path: Path, signals_restored: None, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    tmp_path: Path, signals_restored: None, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[House]:
     monkeypatch.setattr("orind.daemon.realtime.quiet_collector", lambda: None)
     made = House(tmp_path)
@@ -213,7 +213,7 @@ def test_the_death_of_the_checker_changes_nothing(house: House) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_death_of_the_nursery_ends_main_and_everybody_is_told(
-    tmp_path: Path, signals_restored: None, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch, stage: str  # noqa: F811
+    tmp_path: Path, signals_restored: None, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     """No engine could be replaced any more: it ends by this fault, its frames are answered, a client that waits too."""
     monkeypatch.setattr("orind.daemon.realtime.quiet_collector", lambda: None)

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,11 @@ from orind.daemon.descriptors import LimitTooLow
 from orind.daemon.nursery_client import NurseryClient
 from orind.daemon.poller import Poller
 from orind.daemon.run_directory import RunDirectory
-from orind.daemon.signals import HANDLED, SignalInbox
+from orind.daemon.signals import SignalInbox
 from orind.ipc import meminfo
 from orind.ipc.lock import InstanceLock
 
 Captured = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def signals_restored() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in HANDLED}
-    yield
-    SignalInbox.install_early().close()
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def serving(folder: Path, plan: Path | str, run_dir: Path | str = "run") -> Path:

@@ -4,41 +4,19 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from linked import SECTION
 from stand_ins import MS, S
+from steward_link import SECTION, run_steward
 
 from orind.daemon import steward
-from orind.ipc.channel import Channel
 from orind.ipc.stats_page import StatsWriter
 from orind.power.energy import PowerSample
 from orind.power.limits import Limits
-
-
-def run_steward(
-    monkeypatch: pytest.MonkeyPatch, stats: StatsWriter, section: dict[str, Any], talk: Any
-) -> tuple[int, list[dict[str, Any]]]:
-    """The process's main here; `talk(sock, said)` plays main in a thread and closes its end."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.settimeout(30)
-    channel = Channel(theirs, blocking=False)
-    said: list[dict[str, Any]] = []
-    monkeypatch.setattr(steward, "begin_child", lambda: None)
-    monkeypatch.setattr(steward.Channel, "from_fd", lambda fd, blocking: channel)
-    monkeypatch.setattr(sys, "argv", ["steward", "0", str(stats.readonly_fd()), json.dumps(section)])
-    main = threading.Thread(target=talk, args=(ours, said))
-    main.start()
-    code = steward.main()
-    channel.close()
-    main.join(30)
-    ours.close()
-    return code, said
 
 
 @pytest.mark.parametrize(("quiet", "told"), [(True, ("quiet", "cool")), (False, ("", None))])

@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import scripts and helpers by name; puts back the signal handlers of scripts/hil."""
+"""Lets the tests of this folder import scripts and helpers by name; puts back the signal handlers that scripts set."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "scripts")]
-
-import hil  # noqa: E402  from scripts/, which the line above makes importable
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "scripts"), str(HERE.parent / "kernels")]
 
 
 @pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """hil sets handlers of its own."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *hil.ENDS)}
+def handlers() -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+import built_plans
+import evaluate_parts
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import built_plans  # noqa: E402
-import evaluate_parts  # noqa: E402  from scripts/, which the line above makes importable
-
 PARTS = 400
 LEAST, INT8_LOSS_MAX = 0.90, 0.005
 

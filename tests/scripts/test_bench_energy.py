@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+import bench_energy
 import onnx
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
-
-import bench_energy
 from bench_energy import HEAD, Board, Built, Measure, in_words, rows_of, unfused
 from models import detector_onnx
 from published_nets import program_of, resnet50

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import bench_governor
+import pytest
 from governor_runs import Bursts, Outcome, Spec, _Counted, mode_for, run, settings
 
 from orind.power import simulation

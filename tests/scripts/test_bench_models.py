@@ -9,28 +9,25 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import bench_models
+import foreign_models
+import model_figures
+import model_pictures
+import model_table
 import numpy as np
 import onnx
 import pytest
+from foreign_models import ENTRIES, SPECS
+from model_table import Row
+from models import Net
+
+from orind.kernels.importer.onnx_model import read_model
+from orind.kernels.passes.lower import lower
+from orind.kernels.passes.lower_f32 import FloatNumbers
+from orind.kernels.passes.pipeline import fuse, prepare
+from orind.kernels.spec_yaml import read_spec
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "kernels")]
-
-import bench_models  # noqa: E402  from scripts/, which the line above makes importable
-import foreign_models  # noqa: E402
-import model_figures  # noqa: E402
-import model_pictures  # noqa: E402
-import model_table  # noqa: E402
-from foreign_models import ENTRIES, SPECS  # noqa: E402
-from model_table import Row  # noqa: E402
-from models import Net  # noqa: E402  from tests/kernels/
-
-from orind.kernels.importer.onnx_model import read_model  # noqa: E402
-from orind.kernels.passes.lower import lower  # noqa: E402
-from orind.kernels.passes.lower_f32 import FloatNumbers  # noqa: E402
-from orind.kernels.passes.pipeline import fuse, prepare  # noqa: E402
-from orind.kernels.spec_yaml import read_spec  # noqa: E402
-
 FACES = SPECS / "blazeface-back.onnx"
 
 

@@ -7,12 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import build_pycuda as script
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import build_pycuda as script  # noqa: E402  from scripts/, which the line above makes importable
 
 
 def toolkit(folder: Path, text: str) -> Path:

@@ -14,15 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import fetch_models
 import pytest
+from fetch_models import FetchError
+from foreign_models import ENTRIES, FILES, WEIGHTS, File, Package
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import fetch_models  # noqa: E402  from scripts/, which the line above makes importable
-from fetch_models import FetchError  # noqa: E402
-from foreign_models import ENTRIES, FILES, WEIGHTS, File, Package  # noqa: E402
-
 MODEL = b"weights"
 
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+import hard
 import onnx
 import pytest
 
+from orind.kernels.build import build_plan
+from orind.kernels.quant.verdict import AccuracyError
+from orind.kernels.spec_yaml import read_spec
+
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "kernels"))
-
-import hard  # noqa: E402  from tests/kernels, which the line above makes importable
-
-from orind.kernels.build import build_plan  # noqa: E402
-from orind.kernels.quant.verdict import AccuracyError  # noqa: E402
-from orind.kernels.spec_yaml import read_spec  # noqa: E402
-
 MODEL = ROOT / "configs" / "models" / "blazeface-back"
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "scripts"))
-
 import measure_gpu
+import pytest
 
 FILES = {
     "passes": ("def test_a(): pass\n", Counter(passed=1), []),
