@@ -107,7 +107,8 @@ class SlotReader:
         self.size = size
         pitch = shared_memory.round_to_page(size)
         try:
-            self._map = shared_memory.map_fd(fd, count * pitch, writable=writable)
+            # not whole: all that is mapped is unmapped before the kernel says that a killed process is gone
+            self._map = shared_memory.map_fd(fd, count * pitch, writable=writable, whole=False)
         finally:
             os.close(fd)
         whole = memoryview(self._map)
