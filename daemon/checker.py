@@ -35,7 +35,7 @@ from . import unit_file
 from .config import Config
 from .config_file import ConfigError, PowerFiles, load, load_power, with_lines
 from .device_fit import library_problem, plan_problem
-from .lifeline import begin_child
+from .lifeline import begin_child, go_before_main
 from .plans import ServedPlan
 from .priority import stand_back
 from .regular_file import NotRegular, check_regular
@@ -84,7 +84,7 @@ def check(path: Path) -> Checked:
         if missing := library_problem(result.config.engine):
             result.problems.append(missing)
         if result.config.decode.workers and not jpeg.available():
-            result.problems.append(f"{path}: decode.workers: {jpeg.REMEDY}, or set it to 0 to serve no JPEG")
+            result.problems.append(f"decode.workers: {jpeg.REMEDY}, or set it to 0 to serve no JPEG")
         if (unit := unit_file.of_configuration(path)) is not None:
             result.problems += contradictions(result.config, unit)
         result.problems = with_lines(path, result.problems)
@@ -189,6 +189,7 @@ def describe(checked: Checked) -> dict[str, Any]:
 
 def main() -> int:
     begin_child()
+    go_before_main()
     stand_back()
     channel = socket.socket(fileno=int(sys.argv[1]))
     checked = check(Path(sys.argv[2]))

@@ -23,6 +23,7 @@ from .sections import (
     Memory,
     ModelEntry,
     Name,
+    PathText,
     Power,
     Realtime,
     Results,
@@ -39,7 +40,7 @@ RESTART_ONLY = ("slots", "run_dir", "http", "decode", "realtime")
 class Config(Section):
     """The whole configuration. `orind check` prints what it means."""
 
-    run_dir: str = Field(
+    run_dir: PathText = Field(
         default="/run/orind", description="folder of the control socket, the instance lock and saved clocks"
     )
     models: dict[Name, ModelEntry] = Field(min_length=1, max_length=MODELS_MAX)

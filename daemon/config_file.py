@@ -62,10 +62,9 @@ def load(path: Path) -> Config:
     """
     document = read_yaml(path)
     try:
-        config = Config.model_validate(document.value)
+        return _absolute(Config.model_validate(document.value), path.resolve().parent)
     except ValidationError as error:
         raise ConfigError(problems_of(error, document, Config)) from None
-    return _absolute(config, path.resolve().parent)
 
 
 def load_power(config: Config) -> PowerFiles | None:
@@ -158,12 +157,17 @@ def _mode_of(facts: BoardFacts, named: str, sysfs: Sysfs) -> Mode | ConfMode | N
 
 
 def with_lines(path: Path, problems: list[str]) -> list[str]:
-    """Problems that begin with a key of the configuration (`a.b: ...`), each with file and line in front."""
+    """Problems that begin with a key (`a.b: ...`), each with the file in front, and the key's line where it has one."""
     document = read_yaml(path)
-    return [
-        f"{path}:{document.line_of_text(p)}: {p}" if re.split("[.:]", p, maxsplit=1)[0] in document.value else p
-        for p in problems
-    ]
+    return [_with_line(document, problem) for problem in problems]
+
+
+def _with_line(document: LinedYaml, problem: str) -> str:
+    key = re.split("[.:]", problem, maxsplit=1)[0]
+    if problem.startswith(f"{document.path}:") or key not in Config.model_fields:
+        return problem
+    line = f":{document.line_of_text(problem)}" if key in document.value else ""
+    return f"{document.path}{line}: {problem}"
 
 
 def _problems(document: LinedYaml, error: SettingsError) -> list[str]:

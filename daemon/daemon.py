@@ -193,8 +193,8 @@ class Daemon:
 
     def fenced(self, generation: Generation, batches: list[Batch], order: Fence | Retire, now_ns: int) -> None:
         self.pipeline.replay(batches, order, now_ns)
-        if isinstance(order, Fence) and (number := self.tally.failovers) > self.last_failover.get("number", 0):
-            self.last_failover = status.describe_failover(number, batches, order, now_ns)
+        if isinstance(order, Fence) and order.was_active:
+            self.last_failover = status.describe_failover(self.tally.failovers, batches, order, now_ns)
         if generation is self.generation:
             self.pipeline.active = generation.active
 

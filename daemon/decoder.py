@@ -14,7 +14,7 @@ from ..ipc.channel import Channel
 from ..ipc.engine_messages import STATUS_ERROR, STATUS_OK
 from ..ipc.slots import SlotReader
 from ..kernels.pre.jpeg import JpegError, decode_planes
-from .lifeline import begin_child
+from .lifeline import begin_child, go_before_main
 
 
 def serve(channel: Channel, slots: SlotReader) -> None:
@@ -35,6 +35,7 @@ def _decode(job: messages.Decode, slots: SlotReader) -> messages.Decoded:
 
 def main() -> int:
     begin_child()
+    go_before_main()
     channel_fd, slots_fd = map(int, sys.argv[1:3])
     start = json.loads(sys.argv[3])
     slots = SlotReader(slots_fd, *start["slots"], writable=True)

@@ -19,12 +19,13 @@ from ..ipc.results import ResultArea
 from ..ipc.slots import SlotReader
 from ..kernels.devices import open_device
 from .engine_loop import EngineLoop, in_words
-from .lifeline import begin_child
+from .lifeline import begin_child, go_before_main
 from .priority import StandingBack
 
 
 def main() -> int:
     begin_child()
+    go_before_main()
     channel_fd, fault_fd, slots_fd, results_fd, *plan_fds = map(int, sys.argv[1:-1])
     start = json.loads(sys.argv[-1])
     priority = StandingBack(start["others_serve"])

@@ -142,7 +142,7 @@ class Failover:
             return []
         was_active = engine.standing is Standing.ACTIVE
         self.losses[fault] += 1
-        actions: list[Action] = [Fence(epoch, fault, reason)]
+        actions: list[Action] = [Fence(epoch, fault, reason, was_active)]
         if was_active:
             self.failovers += 1
             actions += self._promote_if_none(reason)
@@ -167,7 +167,8 @@ class Failover:
     def tick(self, now_ns: int) -> list[Action]:
         """What the passing of time calls for. Call it after every socket was read: a late main is not a dead engine."""
         actions: list[Action] = []
-        for engine in list(self.engines.values()):
+        # the active one last: a standby that is overdue itself takes nothing over
+        for engine in sorted(self.engines.values(), key=lambda engine: engine.standing is Standing.ACTIVE):
             found = self._overdue(engine, now_ns)
             if found is not None:
                 actions += self.lost(engine.epoch, *found, now_ns)

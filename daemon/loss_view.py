@@ -13,7 +13,8 @@ from .faults import Fault
 
 def counts(status: dict[str, Any]) -> list[tuple[int, str]]:
     """How many engines were lost, and what that kind of loss means: a pair for each kind that there was."""
-    return [(count, Fault(name).meaning) for name, count in status["losses"].items()]
+    meanings = {fault.value: fault.meaning for fault in Fault}  # a newer daemon may know more
+    return [(count, meanings.get(name, name)) for name, count in status["losses"].items()]
 
 
 def last_failover(status: dict[str, Any], now_ns: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .faults import Fault
 from .standing import Seat
@@ -23,6 +23,7 @@ class Fence:
     epoch: int
     fault: Fault
     reason: str
+    was_active: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ there before it.
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,12 +17,12 @@ from ..ipc.lock import InstanceLock
 def problem(path: Path) -> str | None:
     """Why it can never be made there. Whether the daemon's user may make it is seen at the start only."""
     try:
-        standing = next(folder for folder in (path, *path.parents) if folder.exists())
-    except PermissionError:
-        return None  # the daemon's user may look there, this one not
+        standing = next(folder for folder in (path, *path.parents) if folder.exists() or folder.is_symlink())
+        return None if standing.is_dir() else f"run_dir: {path}: {standing} is not a folder"
     except OSError as error:
-        return f"run_dir: {path}: {error.strerror}"
-    return None if standing.is_dir() else f"run_dir: {path}: {standing} is not a folder"
+        if error.errno == errno.ENAMETOOLONG:
+            return f"run_dir: {path}: {error.strerror}"
+        return None  # the daemon's user may look there, this one not; or it is there at the start
 
 
 class RunDirectory:

@@ -27,6 +27,9 @@ def _of_form(pattern: str, words: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+PathText = Annotated[
+    str, _of_form(r"[^\x00-\x1f\x7f\ud800-\udfff]+", "a path without control characters or halves of characters")
+]
 Name = Annotated[str, _of_form(r"[A-Za-z0-9_.-]{1,48}", "1 to 48 of the characters A-Z a-z 0-9 _ . -")]
 CameraName = Annotated[str, Field(min_length=1, max_length=64)]
 # `{run_dir}` stands for the configuration's run_dir
@@ -59,7 +62,7 @@ class Section(BaseModel):
 
 
 class ModelEntry(Section):
-    plan: str = Field(description="plan file; relative to the configuration file")
+    plan: PathText = Field(description="plan file; relative to the configuration file")
 
 
 def _shares(given: object) -> object:
@@ -208,12 +211,12 @@ class Power(Section):
     board: Annotated[str, _of_form(r"[a-z0-9-]+(:[A-Za-z0-9_]+)?", "board[:MODE], such as agx-orin:MODE_30W")] = Field(
         description="board[:MODE], e.g. agx-orin:MODE_30W"
     )
-    policy: str = Field(description="power policy file; relative to the configuration file")
-    root: str = Field(default="/", description="root of the sysfs tree; the real board is /")
+    policy: PathText = Field(description="power policy file; relative to the configuration file")
+    root: PathText = Field(default="/", description="root of the sysfs tree; the real board is /")
     source: Literal["sysfs", "jtop"] = Field(
         default="sysfs", description="who reads the sensors: orind, or jtop's service; clocks are always set by orind"
     )
-    jtop_python: str | None = Field(
+    jtop_python: PathText | None = Field(
         default=None, description="source jtop: Python of an environment with jetson-stats, e.g. /opt/jtop/bin/python"
     )
 

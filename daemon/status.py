@@ -225,7 +225,7 @@ def shortened(table: dict[str, Any]) -> dict[str, Any]:
     """The table without what can grow: every key is there, and health says what is missing."""
     health = table["health"]
     reasons = [*health["reasons"][:10], "the status is too long to be shown whole"]
-    short = {"health": {**health, "reasons": reasons}, "engines": [], "models": {}, "reasons": {}, "failover": {}}
+    short = {"health": {**health, "reasons": reasons}, "engines": [], "models": {}, "reasons": {}}
     short |= {"processes": [], "energy": {**table["energy"], "models": {}}}
     power = {name: value for name, value in table["power"].items() if not isinstance(value, str | list | dict)}
     return {**table, **short, "power": {**power, "board": None}}

@@ -2,8 +2,9 @@
 # Sourced by the scripts that need Python: one virtual environment for a purpose, made once, reused while setup.cfg stays the same.
 #
 #   prepare NAME EXTRAS   makes .venv-NAME with orind[EXTRAS] (editable) and sets $python
-#   beside COMMAND...     starts a command or function beside what follows, which ends with the script (takes its EXIT trap);
-#                         `join_beside` waits for it, prints what it said and has its exit status. One at a time.
+#   leave_nothing         cleans up at the script's end
+#   beside COMMAND...     starts a command or function beside what follows; `join_beside` waits for it, prints what it said and
+#                         has its exit status. One at a time; after `leave_nothing`.
 #
 # ORIND_PYTHON names the interpreter to use (default: the first of python3.12, 3.11, 3.10, python3 that is new enough).
 
@@ -74,9 +75,21 @@ prepare() {
     echo "$stamp" >"$venv/orind.stamp"
 }
 
+# Nothing is left behind, however the script ends: not what is named in `temporary`, not the command beside it. An
+# interrupt ends it also where it goes on after a command that failed.
+temporary=() beside_pid=
+clean_up() {
+    [ -z "$beside_pid" ] || kill -- -"$beside_pid" 2>/dev/null || true
+    rm -rf "${temporary[@]}"
+}
+leave_nothing() {
+    trap clean_up EXIT
+    trap 'exit 130' INT
+}
+
 beside() {
     beside_said=$(mktemp)
-    trap 'rm -f "$beside_said"; kill -- -"$beside_pid" 2>/dev/null || true' EXIT
+    temporary+=("$beside_said")
     set -m  # a process group of its own: all that it starts can be ended with it
     "$@" >"$beside_said" 2>&1 </dev/null &
     set +m
@@ -86,6 +99,7 @@ beside() {
 join_beside() {
     local status=0
     wait "$beside_pid" || status=$?
+    beside_pid=
     cat "$beside_said"
     return "$status"
 }

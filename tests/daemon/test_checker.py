@@ -302,9 +302,11 @@ def test_slots_that_hold_no_input_of_a_tensor_model_are_refused(tmp_path: Path, 
 
 
 def test_a_run_dir_that_is_or_lies_in_a_file_is_refused(tmp_path: Path, plan: Path, no_fd_leak: None) -> None:
-    for place in ("p.plan", "p.plan/a/b"):
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    for place in ("p.plan", "p.plan/a/b", "dangling", "dangling/x", "loop", "loop/x"):
         assert problem(write(tmp_path, plan, f"run_dir: {place}\n")) == (
-            f"run_dir: {tmp_path}/{place}: {plan} is not a folder"
+            f"run_dir: {tmp_path}/{place}: {tmp_path}/{place.split('/')[0]} is not a folder"
         )
     assert problem(write(tmp_path, plan, f"run_dir: {'a' * 300}\n")).endswith("a: File name too long")
     good = check(write(tmp_path, plan, "run_dir: not/yet/there\n"))

@@ -102,6 +102,22 @@ def test_an_endpoint_of_another_kind(tmp_path: Path) -> None:
     assert found == "8: sources.0.endpoint: should be ipc:///path, tcp://host:port or systemd:name, got 'http://x'"
 
 
+def test_a_run_dir_that_makes_an_endpoint_too_long_is_refused_at_the_endpoint(tmp_path: Path) -> None:
+    text = GOOD.replace("ipc:///run/orind/frames", "ipc://{run_dir}/frames") + f"run_dir: {'a' * 95}\n"
+    assert "{run_dir}" in text
+    [found] = problems(tmp_path, text)
+    assert found.startswith("8: sources.0.endpoint: ") and "107" in found
+
+
+@pytest.mark.parametrize("key", ["run_dir", "plan"])
+@pytest.mark.parametrize("character", ["\\0", "\\n", "\\t", "\\ud800"])
+def test_a_path_with_a_control_character_is_refused(tmp_path: Path, key: str, character: str) -> None:
+    value = f'"a{character}b"'
+    text = GOOD.replace("parts.plan", value) if key == "plan" else GOOD + f"run_dir: {value}\n"
+    [found] = problems(tmp_path, text)
+    assert f"{key}: should be a path without control characters or halves of characters, got " in found
+
+
 def test_only_run_dir_is_filled_in(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, GOOD.replace("/run/orind/frames", "{rundir}/frames"))
     assert found == "8: sources.0.endpoint: endpoint 'ipc://{rundir}/frames': only {run_dir} is filled in, not {rundir}"

@@ -19,8 +19,10 @@ from orind.daemon import memory_report
 from orind.daemon.candidate import Candidate
 from orind.daemon.config import Config
 from orind.daemon.daemon import Daemon
+from orind.daemon.faults import Fault
 from orind.daemon.notify import ServiceManager
 from orind.daemon.nursery_client import NurseryDied
+from orind.daemon.orders import Fence
 from orind.daemon.plans import ServedPlan
 from orind.daemon.poller import Poller
 from orind.daemon.power_link import UNMEASURED
@@ -212,6 +214,16 @@ def test_what_grows_without_a_rest_is_a_reason_of_health_and_what_a_device_has_f
     assert status["health"]["ok"] and status["state"] == "serving"
     (reason,) = status["health"]["reasons"]
     assert reason.startswith("decoder (pid 5) may leak: private memory grows without a rest, by ")
+
+
+def test_the_last_failover_is_of_the_engine_that_was_active(house: House) -> None:
+    house.serve()
+    daemon, generation = house.daemon, house.daemon.generation
+    generation.machine.failovers += 1  # both were lost in one turn, and the standby is fenced first
+    daemon.fenced(generation, [], Fence(2, Fault.SILENT, "no heartbeat"), 5)
+    assert daemon.last_failover == {}
+    daemon.fenced(generation, [], Fence(1, Fault.BATCH_OVERDUE, "a batch over its watchdog", was_active=True), 6)
+    assert daemon.last_failover["fault"] == "batch_overdue" and daemon.last_failover["at_ns"] == 6
 
 
 def test_a_dead_active_engine_costs_no_frame(house: House) -> None:

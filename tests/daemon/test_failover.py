@@ -130,7 +130,8 @@ def test_an_engine_that_is_never_ready_is_given_up_just_after_the_bound() -> Non
 def test_both_overdue_in_one_turn_are_both_fenced() -> None:
     machine = pair()
     actions = machine.tick(10 * S)
-    assert [a.epoch for a in actions if isinstance(a, Fence)] == [1, 2]
+    assert [(a.epoch, a.was_active) for a in actions if isinstance(a, Fence)] == [(2, False), (1, True)]
+    assert not any(isinstance(a, Promote) for a in actions) and machine.failovers == 1
     assert machine.active is None
 
 

@@ -15,11 +15,15 @@ from orind.daemon import lifeline
 
 CHILD = """
 import json, os, resource, signal, sys
-from orind.daemon.lifeline import begin_child
+from orind.daemon.lifeline import OOM_SCORE_ADJ, begin_child, go_before_main
 begin_child()
+before = int(OOM_SCORE_ADJ.read_text())
+go_before_main()
+go_before_main()
 ignored = [n for n in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
            if signal.getsignal(n) is signal.SIG_IGN]
-print(json.dumps([os.getpid(), len(ignored), resource.getrlimit(resource.RLIMIT_CORE)[0]]), flush=True)
+more = int(OOM_SCORE_ADJ.read_text()) - before
+print(json.dumps([os.getpid(), len(ignored), resource.getrlimit(resource.RLIMIT_CORE)[0], more]), flush=True)
 sys.stdin.read()
 """
 PARENT = f"""
@@ -32,7 +36,8 @@ sys.stdin.read()
 def test_a_child_ignores_mains_signals_dumps_no_core_and_dies_with_its_parent() -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert parent.stdout is not None and parent.stdin is not None
-    pid, ignored, core = json.loads(parent.stdout.readline())
+    pid, ignored, core, more = json.loads(parent.stdout.readline())
+    assert more == 2 * lifeline.OOM_MORE
     assert ignored == len(lifeline.IGNORED_BY_CHILDREN) and core <= 1
     watched = os.pidfd_open(pid)
     os.kill(pid, signal.SIGTERM)

@@ -20,6 +20,7 @@ def test_each_kind_with_its_count_and_the_last_failover() -> None:
     last = {"number": 1, "at_ns": 5 * S, "fault": "silent", "reason": "no heartbeat for 150 ms", "frames": 2}
     status = {"losses": {"died": 1, "silent": 2}, "failover": last}
     assert counts(status) == [(1, MEANINGS[Fault.DIED]), (2, MEANINGS[Fault.SILENT])]
+    assert counts({"losses": {"of a newer daemon": 3}}) == [(3, "of a newer daemon")]
     assert last_failover(status, 17 * S) == "12 s ago, 2 frames in flight: no heartbeat for 150 ms"
     status["failover"] = {**last, "frames": 1}
     assert last_failover(status, 5 * S) == "0 s ago, 1 frame in flight: no heartbeat for 150 ms"
