@@ -65,7 +65,8 @@ def lines(status: dict[str, Any]) -> list[str]:
     renewed = f", engines renewed: {status['renewals']}" if status["renewals"] else ""
     text = [f"{status['state']}, generation {status['generation']}, failovers: {status['failovers']}{renewed}"]
     text += [f"  ! {reason}" for reason in status["health"]["reasons"]]
-    text += [f"lost     {count}: {meaning}" for count, meaning in loss_view.counts(status)]
+    for count, meaning in loss_view.counts(status):
+        text.append(f"lost     {count} {'engine' if count == 1 else 'engines'}: {meaning}")
     if last := loss_view.last_failover(status, time.monotonic_ns()):
         text.append(f"failover {last}")
     if status["reload"]["result"]:

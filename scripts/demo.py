@@ -7,7 +7,6 @@ daemon took over and reloaded. The board is simulated, and every power figure is
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
@@ -50,6 +49,10 @@ class Stage:
     work: Path
     out: Path
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def daemon(self) -> subprocess.Popen[bytes]:
+        return self.children[-1]
 
     @property
     def run_dir(self) -> Path:
@@ -236,7 +239,8 @@ def verdict(cameras: Any, status: dict[str, Any], reloaded: dict[str, Any], face
     return 1 if wrong else 0
 
 
-def stay(stage: Stage, status: dict[str, Any]) -> None:
+def stay(stage: Stage, status: dict[str, Any]) -> int:
+    """Until Ctrl-C (0), or until the daemon ends: its exit code."""
     print(
         f"""
 orind keeps serving; Ctrl-C ends it. In another terminal:
@@ -247,11 +251,16 @@ orind keeps serving; Ctrl-C ends it. In another terminal:
   orind power --watch --run-dir {stage.run_dir}
   orind power budget 18 --for 10m --run-dir {stage.run_dir}
   orind power modes --root {stage.work / "board"}
+  orind power restore --run-dir {stage.run_dir}
 status page: {status["http"]}""",
         flush=True,
     )
-    with contextlib.suppress(KeyboardInterrupt):
-        signal.pause()
+    try:
+        code = stage.daemon.wait()
+    except KeyboardInterrupt:
+        return 0
+    print(f"orind has ended with {code}; its log: {stage.out / 'orind.log'}", flush=True)
+    return code
 
 
 def interrupt(number: int, frame: object) -> None:
@@ -275,7 +284,7 @@ def main() -> int:
         status = start_daemon(stage)
         code = perform(stage, status)
         if options.stay:
-            stay(stage, status)
+            code = stay(stage, status) or code
         return code
     except KeyboardInterrupt:
         return 130

@@ -142,7 +142,7 @@ def test_status_for_a_person(tmp_path: Path, capsys: Captured) -> None:
     out = capsys.readouterr().out
     assert out.startswith(
         "serving, generation 3, failovers: 2, engines renewed: 1\n  ! no ready standby\n"
-        "lost     3: its process ended, by a signal or by itself\n"
+        "lost     3 engines: its process ended, by a signal or by itself\n"
         "failover 0 s ago, 1 frame in flight: signal <11>\nreload   generation 3 serves\n"
         "http     http://127.0.0.1:8787\nframes   received 10  ok 7"
     )
