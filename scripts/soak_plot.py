@@ -82,7 +82,7 @@ def memory(samples: Sequence[Sample]) -> Series:
     for sample in samples:
         roles = {p.role for p in sample.processes} - {"checker"}
         for role in roles:
-            sizes = sorted(p.rss_kib for p in sample.processes if p.role == role)
+            sizes = sorted(p.judged_kib for p in sample.processes if p.role == role)
             found.setdefault(role, []).append((sample.at_s, sizes[len(sizes) // 2] / 1024))
     return dict(sorted(found.items()))
 

@@ -29,6 +29,8 @@ GROWTH_SHARE, GROWTH_KIB = 0.03, 3072
 SPARE_FDS, SPARE_THREADS = 2, 1
 PAGE_KIB = 4
 FRAGMENTATION_MAX = 0.05
+# the shared slots, whose size is fixed, become resident there as they are read; in main they are so from the start
+MAP_AS_THEY_READ = ("engine", "decoder")
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class Process:
     rss_kib: int
     fds: int
     threads: int
+    shared_kib: int = 0
+
+    @property
+    def judged_kib(self) -> int:
+        return self.rss_kib - (self.shared_kib if self.role in MAP_AS_THEY_READ else 0)
 
 
 @dataclass(frozen=True)
@@ -125,13 +132,13 @@ def processes(main: int) -> Iterable[Process]:
         waiting += parents[pid]
         try:
             name = Path(f"/proc/{pid}/comm").read_text().strip()
-            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[1:3])
             fds, threads = (len(list(Path(f"/proc/{pid}/{what}").iterdir())) for what in ("fd", "task"))
         except OSError:
             continue
         # what the nursery forks names itself; it and main are Python
         role = "main" if pid == main else name.removeprefix("orind-") if name.startswith("orind-") else "nursery"
-        yield Process(pid, role, pages * PAGE_KIB, fds, threads)
+        yield Process(pid, role, resident * PAGE_KIB, fds, threads, shared * PAGE_KIB)
 
 
 # -- judgement ---------------------------------------------------------------------------------------------------
@@ -151,8 +158,8 @@ def trends(
 ) -> tuple[list[str], list[list[str]], list[str]]:
     """-> what is wrong, a table of (role, figure, begin, end), what was not judged. answered_s: as in `filling_kib`.
 
-    Resident memory by the last half of the soak, descriptors and threads by all of it; engines and decoders by the
-    median of whoever lives, since they are renewed all the time.
+    Resident memory (of engines and decoders without what is shared) by the last half of the soak, descriptors and
+    threads by all of it; engines and decoders by the median of whoever lives, since they are renewed all the time.
     """
     wrong, rows, unjudged = list[str](), list[list[str]](), list[str]()
     series: dict[str, list[tuple[float, int, int, int]]] = defaultdict(list)
@@ -162,22 +169,23 @@ def trends(
             by_role[process.role].append(process)
         for role, alive in by_role.items():
             middle = [int(statistics.median_low(values)) for values in
-                      ([p.rss_kib for p in alive], [p.fds for p in alive], [p.threads for p in alive])]
+                      ([p.judged_kib for p in alive], [p.fds for p in alive], [p.threads for p in alive])]
             series[role].append((sample.at_s, *middle))
     for role, points in sorted(series.items()):
+        memory = "RSS not shared" if role in MAP_AS_THEY_READ else "RSS"
         if role == "checker" or len(points) < 8:
             continue  # a checker lives for the moment of a reload
         late = [p for p in points if p[0] >= samples[-1].at_s / 2]
         if late and late[-1][0] - late[0][0] >= TREND_LEAST_S:
             begin, end = (statistics.median(p[1] for p in part) for part in _ends(late, 4))
-            rows.append([role, "RSS, MiB", f"{begin / 1024:.1f}", f"{end / 1024:.1f}"])
+            rows.append([role, f"{memory}, MiB", f"{begin / 1024:.1f}", f"{end / 1024:.1f}"])
             filling = filling_kib(answered_s, late[0][0], late[-1][0]) if role == "main" else 0.0
             if end - begin > max(GROWTH_SHARE * begin, GROWTH_KIB) + filling:
                 known = f", {filling:.0f} of it known" if filling else ""
-                wrong.append(f"{role}: RSS grew from {begin:.0f} to {end:.0f} KiB in the last half{known}")
+                wrong.append(f"{role}: {memory} grew from {begin:.0f} to {end:.0f} KiB in the last half{known}")
         else:
-            rows.append([role, "RSS, MiB", f"{points[0][1] / 1024:.1f}", f"{points[-1][1] / 1024:.1f}"])
-            unjudged.append(f"RSS of {role}: less than {2 * TREND_LEAST_S:.0f} s were seen")
+            rows.append([role, f"{memory}, MiB", f"{points[0][1] / 1024:.1f}", f"{points[-1][1] / 1024:.1f}"])
+            unjudged.append(f"{memory} of {role}: less than {2 * TREND_LEAST_S:.0f} s were seen")
         for column, name, spare in ((2, "descriptors", SPARE_FDS), (3, "threads", SPARE_THREADS)):
             begin, end = (int(statistics.median(p[column] for p in part)) for part in _ends(points, 3))
             rows.append([role, name, str(begin), str(end)])

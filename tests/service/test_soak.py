@@ -180,6 +180,16 @@ def test_memory_that_grows_fails_it_and_memory_that_settles_does_not() -> None:
     assert soak_watch.trends(samples(1200, lambda at: 60_000 + (at % 7) * 500), {})[0] == []
 
 
+@pytest.mark.parametrize(("role", "fails"), [("engine", False), ("decoder", False), ("main", True), ("http", True)])
+def test_slots_that_become_resident_as_they_are_read_are_no_growth(role: str, fails: bool) -> None:
+    def made(shared: int) -> list[Sample]:
+        of_role = [Process(1, role, 60_000 + at * 8, 12, 1, shared * at * 8) for at in range(2400)]
+        return [dataclasses.replace(s, processes=(p,)) for s, p in zip(samples(1200, float), of_role, strict=True)]
+
+    assert bool(soak_watch.trends(made(shared=1), {})[0]) is fails
+    assert soak_watch.trends(made(shared=0), {})[0] != [], "growth of its own is growth of any role"
+
+
 def test_memory_that_main_takes_for_answers_that_it_keeps_is_known() -> None:
     kept = {"slow": [n * 0.5 for n in range(2400)], "quick": [n * 0.01 for n in range(120_000)]}
     assert soak_watch.filling_kib(kept, 600, 1200) == soak_watch.KEPT_KIB * 1200, "the quick one's window is full"
