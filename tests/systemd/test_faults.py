@@ -44,7 +44,8 @@ def test_an_engine_killed_for_memory_is_replaced_and_the_unit_runs_on(orind: Ins
     active = next(e["pid"] for e in status["engines"] if e["role"] == "active")
     group = f"/sys/fs/cgroup/memory{orind.show('ControlGroup')}"
     orind.machine.path(f"/proc/{active}/oom_score_adj").write_text("1000")
-    orind.systemctl("set-property", "--runtime", UNIT, "MemoryMax=400M")
+    # so little that the engine's 1000 outweighs the hog's size, also where all else begins with an oom_score_adj of 600
+    orind.systemctl("set-property", "--runtime", UNIT, "MemoryMax=270M")
     try:
         with orind.client(resend_after_s=60.0) as camera:
             hog = f"(echo $BASHPID >{group}/cgroup.procs; exec {PYTHON} {HOG} {group} 600); echo; echo hog: $?"
