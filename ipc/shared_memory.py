@@ -65,8 +65,8 @@ def map_fd(fd: int, size: int, *, writable: bool, whole: bool = True) -> mmap.mm
     """Map fd. Raises IpcError when it is smaller than `size` (a foreign descriptor), OSError when not allowed.
 
     `whole`: every page now, so that the resident memory of the process does not grow with the first use of a slot. That
-    takes as long as allocating does (up to 1 ms a MiB), and again when the process is killed: until it is gone, another
-    4 ms for 128 MiB.
+    takes as long as allocating does (up to 1 ms a MiB), and time again when the process is killed, until it is seen to
+    be gone (scripts/bench_failover, detection of sigkill).
     """
     held = os.fstat(fd).st_size
     if held < size:

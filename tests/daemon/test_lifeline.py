@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +71,14 @@ def test_a_kernel_that_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifeline.ctypes, "CDLL", RefusingLibrary)
     with pytest.raises(OSError, match="PR_SET_PDEATHSIG"):
         lifeline.die_with_parent()
+
+
+def test_the_place_before_main_ends_at_the_kernels_highest_and_a_refusal_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifeline, "OOM_SCORE_ADJ", tmp_path / "adj")
+    lifeline.go_before_main()
+    assert not (tmp_path / "adj").exists()
+    (tmp_path / "adj").write_text("950\n")
+    lifeline.go_before_main()
+    assert (tmp_path / "adj").read_text() == "1000"
