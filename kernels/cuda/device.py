@@ -153,7 +153,10 @@ class Device:
         try:
             yield
         except BaseException:
-            self._library.cuStreamEndCapture(stream, ctypes.byref(graph))  # whatever it says: the first failure counts
+            # whatever these say: the first failure counts
+            self._library.cuStreamEndCapture(stream, ctypes.byref(graph))
+            if graph:  # none where the driver itself refused what was captured
+                self._library.cuGraphDestroy(graph)
             raise
         self.call("cuStreamEndCapture", stream, ctypes.byref(graph))
         try:

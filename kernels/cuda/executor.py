@@ -2,8 +2,8 @@
 configuration allows that.
 
 Has the CPU executor's interface. One arena on the device and one, pinned, on the host, with the same offsets;
-residence.py says what is copied between them. Weights are uploaded once. The flags of float16 steps whose results do
-not fit lie together and are copied once, behind the last segment on the device.
+residence.py says what is copied between them. Weights are uploaded once, for all batch sizes. The flags of float16
+steps whose results do not fit lie together and are copied once, behind the last segment on the device.
 
 The caller writes preprocessed numbers into the pinned arena: frames themselves need no address on the device.
 """
@@ -27,7 +27,7 @@ from ..placement import Placement
 from .convolution import Array
 from .device import Device, Graph
 from .launching import Filled, PreparedProgram
-from .memory import Allocations, DeviceMemory
+from .memory import Allocations, DeviceMemory, WeightMemory
 from .overflow import OverflowFlags
 from .residence import Region, Segment, blocks
 
@@ -35,7 +35,7 @@ from .residence import Region, Segment, blocks
 class CudaExecutor:
     """One program on one GPU. Its plan must stay open while this lives; executors of a process may share a device."""
 
-    def __init__(self, prepared: PreparedProgram, weights: DeviceMemory, work: DeviceMemory,
+    def __init__(self, prepared: PreparedProgram, weights: WeightMemory, work: DeviceMemory,
                  separate: bool = False, workspace: Workspace | None = None) -> None:
         """`separate`, for tests: every buffer is a part of its own of `work` (arena.py). `workspace`: of the steps on
         the CPU, shared with other batch sizes of the plan.

@@ -14,7 +14,7 @@ from .arena import Arena
 from .convolution import Arguments
 from .device import Device
 from .launches import Launch, launch_of
-from .memory import DeviceMemory
+from .memory import DeviceMemory, WeightMemory
 from .overflow import FlagRows
 from .residence import segments
 
@@ -41,7 +41,7 @@ class PreparedProgram:
         self._refuse(cpu_steps)
         self.segments = segments(program, lambda step: step.name in self.launches)
 
-    def fill(self, weights: DeviceMemory, work: DeviceMemory, separate: bool) -> Filled:
+    def fill(self, weights: WeightMemory, work: DeviceMemory, separate: bool) -> Filled:
         """Takes every part from `weights` and `work`, and puts the weights there. `separate`: see Arena."""
         arena = Arena(work, self.program, separate)
         halves = [name for name, launch in self.launches.items() if launch.kernel.ending == "half"]
@@ -50,7 +50,7 @@ class PreparedProgram:
         return Filled(arena, flags, {
             name: self._arguments(launch, arena, flags, weights, work) for name, launch in self.launches.items()})
 
-    def _arguments(self, launch: Launch, arena: Arena, flags: FlagRows, weights: DeviceMemory,
+    def _arguments(self, launch: Launch, arena: Arena, flags: FlagRows, weights: WeightMemory,
                    work: DeviceMemory) -> Arguments:
         made = Arguments.from_buffer_copy(launch.arguments)
         made.x, made.y = arena.address(made.x), arena.address(made.y)

@@ -6,6 +6,7 @@ virtual GPU reports; in the first it only changes another part.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,12 +18,34 @@ from .convolution import Array
 from .device import Device
 
 
-class DeviceMemory(Protocol):
-    """Where an executor's parts come from; addresses as the device has them."""
+class WeightMemory(Protocol):
+    """Where what a kernel only reads is put; addresses as the device has them."""
 
     def upload(self, data: Array) -> int: ...
-    def zeros(self, nbytes: int) -> int: ...
     def free(self) -> None: ...
+
+
+class DeviceMemory(WeightMemory, Protocol):
+    """Where an executor's parts come from."""
+
+    def zeros(self, nbytes: int) -> int: ...
+
+
+class SharedWeights:
+    """Equal bytes are put into `memory` once: most weights of a plan are packed alike for all its batch sizes."""
+
+    def __init__(self, memory: WeightMemory) -> None:
+        self._memory = memory
+        self._places: dict[bytes, int] = {}
+
+    def upload(self, data: Array) -> int:
+        key = hashlib.sha256(np.ascontiguousarray(data).data).digest()
+        if key not in self._places:
+            self._places[key] = self._memory.upload(data)
+        return self._places[key]
+
+    def free(self) -> None:
+        """Other batch sizes may still read it: it goes with `memory`."""
 
 
 class Allocations:

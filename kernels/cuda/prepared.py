@@ -14,7 +14,9 @@ from ..memory.pool import Block
 from .device import Device
 from .executor import CudaExecutor
 from .launching import PreparedProgram
-from .memory import DeviceReservation, Sizes
+from .memory import DeviceReservation, SharedWeights, Sizes
+
+WEIGHTS = "weights"
 
 
 class PreparedPlan:
@@ -23,20 +25,20 @@ class PreparedPlan:
     def __init__(self, plan: Plan, programs: Mapping[int, Program], device: Device, cpu_steps: bool) -> None:
         """Raises ProgramError as CudaExecutor.alone."""
         self._programs = [PreparedProgram(plan, programs[n], device, cpu_steps) for n in sorted(programs)]
-        self.needs: dict[str, int] = {}
+        weights, batches = Sizes(), {}
+        shared = SharedWeights(weights)
         for program in self._programs:
-            weights, work = Sizes(), Sizes()
-            program.fill(weights, work, False)
-            n = program.program.batch
-            self.needs |= {f"weights of batch {n}": weights.nbytes, f"batch {n}": work.nbytes}
+            work = Sizes()
+            program.fill(shared, work, False)
+            batches[f"batch {program.program.batch}"] = work.nbytes
+        self.needs: dict[str, int] = {WEIGHTS: weights.nbytes, **batches}
 
     def open(self, memory: DeviceReservation, name: str) -> tuple[dict[int, CudaExecutor], list[Block]]:
         """The executors by batch size, and their blocks. Raises PoolExhausted, ProgramError, DeviceFault."""
         parts = {what: memory.part(nbytes, f"{name}: {what}") for what, nbytes in self.needs.items()}
-        batches = [program.program.batch for program in self._programs]
-        workspace = Workspace()
+        weights, workspace = SharedWeights(parts[WEIGHTS]), Workspace()
         executors = {
-            n: CudaExecutor(program, parts[f"weights of batch {n}"], parts[f"batch {n}"], workspace=workspace)
-            for n, program in zip(batches, self._programs, strict=True)
+            (n := program.program.batch): CudaExecutor(program, weights, parts[f"batch {n}"], workspace=workspace)
+            for program in self._programs
         }
         return executors, [part.block for part in parts.values()]

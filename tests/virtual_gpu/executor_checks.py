@@ -1,4 +1,4 @@
-"""A plan on the CUDA executor and on the CPU's, side by side, in one arena and in separate allocations:
+"""A plan on the CUDA executor and on the CPU's, side by side, as an engine opens it and in separate allocations:
 `executor_checks.py PLAN FRAMES [planted|overflows]`. Prints a JSON object.
 
 Started by test_executor.py with LD_LIBRARY_PATH set, in a process of its own: which libcuda.so.1 a process has is
@@ -13,9 +13,11 @@ import ctypes
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from driver_calls import REAL
@@ -26,11 +28,14 @@ from orind.kernels.cuda.convolution import Arguments, Array
 from orind.kernels.cuda.device import Device
 from orind.kernels.cuda.executor import CudaExecutor
 from orind.kernels.cuda.launches import Launch, launch_of
+from orind.kernels.cuda.memory import DeviceReservation
+from orind.kernels.cuda.prepared import WEIGHTS, PreparedPlan
 from orind.kernels.cuda.residence import blocks
 from orind.kernels.ir.errors import DeviceFault, GoldenMismatch, ProgramError
 from orind.kernels.ir.program import UNIT, Program
 from orind.kernels.ir.steps import Step
 from orind.kernels.ir.validate import programs_of
+from orind.kernels.memory.pool import size_for
 from orind.kernels.plan.file import PlanFile
 
 OVERFLOWING = (2.0, 400.0, 0.5)
@@ -49,16 +54,35 @@ def counters() -> dict[str, int]:
 
 def compare(path: Path, frames: int) -> dict[str, object]:
     device = Device()
-    told: dict[str, object] = {"device": device.name}
+    told: dict[str, Any] = {"device": device.name}
     try:
         with PlanFile.open_path(path) as plan:
             batches = sorted(programs_of(plan.metadata, plan.tensors))
             told["refused"] = refusal(plan, batches[0], device)
-            for arena in ("shared", "separate"):
-                told[arena] = {batch: figures(plan, batch, frames, device, arena == "separate") for batch in batches}
+            with as_engine(plan, device) as (executors, told["needs"], told["weights_by_batch"]):
+                told["shared"] = {batch: figures(plan, executors[batch], frames) for batch in batches}
+            told["separate"] = {}
+            for batch in batches:
+                cuda = CudaExecutor.alone(plan, batch, device=device, cpu_steps=True, separate=True)
+                told["separate"][batch] = figures(plan, cuda, frames)
+                cuda.close()
     finally:
         device.close()
     return told
+
+
+@contextmanager
+def as_engine(plan: PlanFile, device: Device) -> Iterator[tuple[dict[int, CudaExecutor], dict[str, int], list[int]]]:
+    """The executors of all batch sizes in one reservation, what they need, and the bytes of each one's weights."""
+    programs = programs_of(plan.metadata, plan.tensors)
+    prepared = PreparedPlan(plan, programs, device, True)
+    memory = DeviceReservation(device, size_for(list(prepared.needs.values())), 0)
+    executors, _ = prepared.open(memory, "plan")
+    by_itself = [PreparedPlan(plan, {n: programs[n]}, device, True).needs[WEIGHTS] for n in sorted(programs)]
+    yield executors, prepared.needs, by_itself
+    for cuda in executors.values():
+        cuda.close()
+    memory.close()
 
 
 def refusal(plan: PlanFile, batch: int, device: Device) -> str:
@@ -69,14 +93,11 @@ def refusal(plan: PlanFile, batch: int, device: Device) -> str:
     return ""
 
 
-def figures(plan: PlanFile, batch: int, frames: int, device: Device, separate: bool) -> dict[str, object]:
+def figures(plan: PlanFile, cuda: CudaExecutor, frames: int) -> dict[str, object]:
     """What the executors differ by in `frames` runs on drawn numbers, and what those cost in launches and copies."""
     same, worst = True, 0.0
-    draw = np.random.default_rng(batch)
-    with (
-        CpuExecutor(plan, batch) as right,
-        CudaExecutor.alone(plan, batch, device=device, cpu_steps=True, separate=separate) as cuda,
-    ):
+    draw = np.random.default_rng(cuda.batch)
+    with CpuExecutor(plan, cuda.batch) as right:
         cuda.golden()
         warm = counters()
         channels = cuda.program.tensors[cuda.program.inputs[0]].channels()

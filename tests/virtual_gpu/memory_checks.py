@@ -1,15 +1,18 @@
-"""A GPU whose memory is short at the first, second, ... allocation of an executor, and one that gives no stream.
+"""A GPU whose memory is short at the first, second, ... allocation of an executor, one that gives no stream, and a
+graph whose capture is given up.
 
 Started by test_executor_memory.py on the virtual GPU, with VIRTUAL_GPU_CONTROL set. Prints as JSON what is said of each
-allocation, the bytes that stay behind, and what is said without a stream.
+allocation, the bytes that stay behind, what is said without a stream, and the driver's answers to the capture.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kernels"))
 from compiled import calibrated
 from numpy.typing import NDArray
 
-from orind.kernels.cuda.device import Device
+from orind.kernels.cuda.device import Device, Graph
 from orind.kernels.cuda.executor import CudaExecutor
 from orind.kernels.devices import open_device
 from orind.kernels.ir.errors import ProgramError
@@ -57,6 +60,7 @@ def main() -> dict[str, object]:
     device = Device()
     try:
         assert opened(device, programs, constants) == ""  # its kernels stay loaded
+        answers = given_up_capture(device)
         free, _ = driver.mem_get_info()
         said, left = [], []
         for number in range(1, ALLOCATIONS_MAX):
@@ -72,7 +76,40 @@ def main() -> dict[str, object]:
             said.append(text)
     finally:
         device.close()
-    return {"said": said, "left": left, "reservation": without_room(), "without_stream": without_stream()}
+    return {"said": said, "left": left, "reservation": without_room(), "without_stream": without_stream(),
+            "given_up_capture": answers}
+
+
+class Answers:
+    """The driver's library; keeps each function's name and code."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self.kept: list[tuple[str, int]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        def called(*arguments: object) -> int:
+            code = int(self._library[name](*arguments))
+            self.kept.append((name, code))
+            return code
+
+        return called
+
+    __getitem__ = __getattr__
+
+
+def given_up_capture(device: Device) -> list[tuple[str, int]]:
+    library, graphs = device._library, list[Graph]()
+    device._library = answers = Answers(library)
+    try:
+        with device.captured(graphs):
+            raise ProgramError("given up")
+    except ProgramError:
+        assert not graphs
+    finally:
+        device._library = library
+    device.zeros(8)  # nothing is captured any more
+    return answers.kept
 
 
 def without_room() -> str:

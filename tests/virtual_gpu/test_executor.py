@@ -81,6 +81,9 @@ def test_shipped_models(
     assert REAL or "virtual" in told["device"]
     assert "have no CUDA kernel yet" in told["refused"] and "cpu_steps: allow" in told["refused"]
     sizes = list(read_spec(ROOT / "configs" / "models" / f"{model}.yaml").batch)
+    assert list(told["needs"]) == ["weights", *(f"batch {n}" for n in sizes)]
+    weights = told["needs"]["weights"]
+    assert weights == told["weights_by_batch"][0] if len(sizes) == 1 else weights < 0.7 * sum(told["weights_by_batch"])
     for arena in ("shared", "separate"):
         assert [int(batch) for batch in told[arena]] == sizes
         for figures in told[arena].values():

@@ -40,6 +40,8 @@ def test_memory_that_is_short_at_any_allocation(pycuda_python: str, library: Pat
     assert re.fullmatch(
         r"device cuda: an engine's plans need 33554432 MiB of the GPU's memory, \d+ MiB are free", told["reservation"]
     )
+    functions = ["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphDestroy"]
+    assert told["given_up_capture"] == [[name, 0] for name in functions]
     assert told["without_stream"] == "device cuda: no GPU can be used (cuStreamCreate failed: unknown error)"
 
 
