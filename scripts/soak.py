@@ -348,7 +348,7 @@ def report(soak: Soak, folder: Path) -> int:
 
 def write_samples(path: Path, samples: Sequence[soak_watch.Sample]) -> None:
     """One line a process and sample."""
-    lines = ["at_s,state,queue,in_flight,level,gap,received,fragmentation,pid,role,rss_kib,fds,threads,shared_kib"]
+    lines = ["at_s,state,queue,in_flight,level,gap,received,fragmentation,pid,role,rss_kib,fds,threads,slots_kib"]
     for sample in samples:
         fields = asdict(sample)
         own = [fields[name] for name in lines[0].split(",")[:8]]

@@ -29,8 +29,9 @@ GROWTH_SHARE, GROWTH_KIB = 0.03, 3072
 SPARE_FDS, SPARE_THREADS = 2, 1
 PAGE_KIB = 4
 FRAGMENTATION_MAX = 0.05
-# the shared slots, whose size is fixed, become resident there as they are read; in main they are so from the start
 MAP_AS_THEY_READ = ("engine", "decoder")
+"""In these the frame slots become resident as they are read; in main they are so from the start."""
+SLOTS = "/memfd:orind-slots "
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,12 @@ class Process:
     rss_kib: int
     fds: int
     threads: int
-    shared_kib: int = 0
+    slots_kib: int = 0
+    """Of rss_kib: the slots, where they are mapped as they are read. Their number and size are fixed."""
 
     @property
     def judged_kib(self) -> int:
-        return self.rss_kib - (self.shared_kib if self.role in MAP_AS_THEY_READ else 0)
+        return self.rss_kib - self.slots_kib
 
 
 @dataclass(frozen=True)
@@ -132,13 +134,20 @@ def processes(main: int) -> Iterable[Process]:
         waiting += parents[pid]
         try:
             name = Path(f"/proc/{pid}/comm").read_text().strip()
-            resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[1:3])
+            # what the nursery forks names itself; it and main are Python
+            role = "main" if pid == main else name.removeprefix("orind-") if name.startswith("orind-") else "nursery"
+            slots = slots_kib(Path(f"/proc/{pid}/smaps").read_text()) if role in MAP_AS_THEY_READ else 0
+            resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
             fds, threads = (len(list(Path(f"/proc/{pid}/{what}").iterdir())) for what in ("fd", "task"))
         except OSError:
             continue
-        # what the nursery forks names itself; it and main are Python
-        role = "main" if pid == main else name.removeprefix("orind-") if name.startswith("orind-") else "nursery"
-        yield Process(pid, role, resident * PAGE_KIB, fds, threads, shared * PAGE_KIB)
+        yield Process(pid, role, resident * PAGE_KIB, fds, threads, slots)
+
+
+def slots_kib(smaps: str) -> int:
+    """How much of the frame slots is resident in a process, of its /proc/PID/smaps."""
+    _, *of_slots = smaps.split(SLOTS)
+    return sum(int(after.partition("\nRss:")[2].split(maxsplit=1)[0]) for after in of_slots)
 
 
 # -- judgement ---------------------------------------------------------------------------------------------------
@@ -158,7 +167,7 @@ def trends(
 ) -> tuple[list[str], list[list[str]], list[str]]:
     """-> what is wrong, a table of (role, figure, begin, end), what was not judged. answered_s: as in `filling_kib`.
 
-    Resident memory (of engines and decoders without what is shared) by the last half of the soak, descriptors and
+    Resident memory (of engines and decoders without the slots) by the last half of the soak, descriptors and
     threads by all of it; engines and decoders by the median of whoever lives, since they are renewed all the time.
     """
     wrong, rows, unjudged = list[str](), list[list[str]](), list[str]()
@@ -172,7 +181,7 @@ def trends(
                       ([p.judged_kib for p in alive], [p.fds for p in alive], [p.threads for p in alive])]
             series[role].append((sample.at_s, *middle))
     for role, points in sorted(series.items()):
-        memory = "RSS not shared" if role in MAP_AS_THEY_READ else "RSS"
+        memory = "RSS without slots" if role in MAP_AS_THEY_READ else "RSS"
         if role == "checker" or len(points) < 8:
             continue  # a checker lives for the moment of a reload
         late = [p for p in points if p[0] >= samples[-1].at_s / 2]
