@@ -24,6 +24,12 @@ class Candidate:
     plans: list[ServedPlan]
     power: PowerTables
 
+    def serves_as(self, other: Candidate) -> bool:
+        """Whether both say the same: the configuration, the plans' contents, the policy."""
+        return (self.config, self.power) == (other.config, other.power) and [
+            replace(plan, fd=-1) for plan in self.plans
+        ] == [replace(plan, fd=-1) for plan in other.plans]
+
     def duplicate(self) -> Candidate:
         """The same with descriptors of its own, of the same memory. Raises OSError with none opened."""
         copies: list[ServedPlan] = []

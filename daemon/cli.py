@@ -55,8 +55,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     command = None
     try:
-        parser, command = _parser(argv)
-        options = parser.parse_args(argv)
+        parser, chosen, command = _parser(argv)
+        options, unknown = parser.parse_known_args(argv)
+        if unknown:
+            (chosen or parser).error(f"unrecognized arguments: {' '.join(unknown)}")
         if command is None:
             parser.print_help()
             return Exit.USAGE
@@ -74,8 +76,8 @@ def _run(argv: list[str]) -> int:
         return 0
 
 
-def _parser(argv: list[str]) -> tuple[argparse.ArgumentParser, str | None]:
-    """The whole command line's parser; only the chosen sub-command's module is imported."""
+def _parser(argv: list[str]) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser | None, str | None]:
+    """The whole command line's parser, the chosen sub-command's and its name; only that one's module is imported."""
     parser = argparse.ArgumentParser(
         prog="orind",
         description="Edge inference daemon for NVIDIA Jetson Orin: every trigger answered in time, or told why not.",
@@ -83,14 +85,16 @@ def _parser(argv: list[str]) -> tuple[argparse.ArgumentParser, str | None]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
-    chosen = next((a for a in argv if not a.startswith("-")), None)
+    wanted = next((a for a in argv if not a.startswith("-")), None)
+    chosen = None
     for name, (module, text) in COMMANDS.items():
         sub = subparsers.add_parser(
             name, help=text, description=text, epilog=None, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        if name == chosen:
+        if name == wanted:
+            chosen = sub
             importlib.import_module(module).add_arguments(sub)
-    return parser, chosen if chosen in COMMANDS else None
+    return parser, chosen, wanted if wanted in COMMANDS else None
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ LEAST_FREE_MIB = 256
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. level: ok, warning (serves all the same) or error."""
+    """One thing looked at. level: ok, absent (and not needed here), warning (serves all the same) or error."""
 
     name: str
     level: str
@@ -82,7 +82,7 @@ def _notify() -> Finding:
     try:
         metadata.version("systemd-python")
     except metadata.PackageNotFoundError:
-        level = "error" if os.environ.get("NOTIFY_SOCKET") or os.environ.get("INVOCATION_ID") else "ok"
+        level = "error" if os.environ.get("NOTIFY_SOCKET") or os.environ.get("INVOCATION_ID") else "absent"
         here = "needed, for this runs under systemd" if level == "error" else "not needed here, only to run as a unit"
         return Finding("systemd", level, f"systemd-python is not installed: {here} (orind[systemd])")
     return Finding("systemd", "ok", "systemd-python is installed")
@@ -91,7 +91,7 @@ def _notify() -> Finding:
 def _board() -> Finding:
     release = Sysfs("/").read_release()
     if release is None:
-        return Finding("board", "ok", f"not a Jetson ({platform.machine()})")
+        return Finding("board", "absent", f"not a Jetson ({platform.machine()})")
     known = any(release.startswith(k) for k in KNOWN_L4T)
     text = f"L4T {release}" + ("" if known else f" has not been tested (known: {', '.join(KNOWN_L4T)})")
     return Finding("board", "ok" if known else "warning", text)
@@ -116,12 +116,12 @@ def _cuda() -> Finding:
     try:
         compiler = nvrtc.load()
     except nvrtc.CompileError:
-        return Finding("cuda", "ok", "no NVRTC: only engine.device cuda needs it (orind[cuda])")
+        return Finding("cuda", "absent", "no NVRTC: only engine.device cuda needs it (orind[cuda])")
     text = f"NVRTC {compiler.version[0]}.{compiler.version[1]} ({compiler.path})"
     try:
         return Finding("cuda", "ok", f"{text}, PyCUDA {metadata.version('pycuda')}")
     except metadata.PackageNotFoundError:
-        return Finding("cuda", "ok", f"{text}; no PyCUDA: only engine.device cuda needs it (scripts/build_pycuda)")
+        return Finding("cuda", "absent", f"{text}; no PyCUDA: only engine.device cuda needs it (scripts/build_pycuda)")
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (_python, _libraries, _jpeg, _notify, _cuda, _board, _memory, _limits)

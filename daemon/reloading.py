@@ -201,15 +201,16 @@ class Reloading:
             origin, kept = self._kept
             kept.close()
         if self._rollback:
-            before[1].close()
-            self._kept = None
             self.rollbacks += 1
             result += f" what generation {origin} served"
-            self.differs = (
-                f"rolled back to what generation {origin} served, {self._path} may say otherwise: "
-                "a reload or a restart loads the file"
-            )
-            log.warning("%s", self.differs)
+            if not self._asked.serves_as(before[1]):  # which is what the file said when it was last read
+                self.differs = (
+                    f"rolled back to what generation {origin} served, {self._path} may say otherwise: "
+                    "a reload or a restart loads the file"
+                )
+                log.warning("%s", self.differs)
+            before[1].close()
+            self._kept = None
         else:
             self._kept = before
             self.done += 1

@@ -191,13 +191,13 @@ def _put_back(state_path: Path) -> tuple[dict[str, int], tuple[str, ...]]:
     failed: list[str] = []
     for path, value in values.items():
         if path.startswith(CPUFREQ) and not sysfs.exists(path):
-            lines.append(f"/{path}: not there, its cores are offline")
+            lines.append(f"{sysfs.root / path}: not there, its cores are offline")
             continue
         try:
             if Path(os.path.realpath(sysfs.root / path)).name != Path(path).name:
                 raise SysfsError(path, "leads to another file")
             sysfs.write_int(path, value)
-            lines.append(f"/{path}: {value}")
+            lines.append(f"{sysfs.root / path}: {value}")
         except SysfsError as error:
             failed.append(str(error))
     if failed:

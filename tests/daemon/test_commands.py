@@ -66,6 +66,19 @@ def with_daemon(folder: Path, answer: dict[str, Any], *arguments: str) -> tuple[
         daemon.close()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "command"), [(["status", "--raet"], "orind status"), (["--raet"], "orind")]
+)
+def test_an_unknown_option_is_answered_with_the_commands_own_usage(
+    capsys: Captured, arguments: list[str], command: str
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    usage, _, error = capsys.readouterr().err.rpartition("\n" + command)
+    assert end.value.code == 2 and usage.startswith(f"usage: {command} [-h]")
+    assert error.startswith(": error: unrecognized arguments: --raet")
+
+
 # -- talking to a daemon -------------------------------------------------------------------------------------------
 
 

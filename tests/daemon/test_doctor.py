@@ -34,6 +34,7 @@ def test_doctor_fails_for_what_serve_cannot_do_without(monkeypatch: pytest.Monke
     monkeypatch.setattr(doctor.metadata, "version", none)
     monkeypatch.setenv("INVOCATION_ID", "x")
     monkeypatch.setattr(jpeg, "available", lambda: False)
+    assert doctor._cuda().level == "absent" and doctor._cuda().text.startswith("NVRTC 12.6")
     assert cli.main(["doctor"]) == 69
     out = capsys.readouterr().out
     assert "error    libraries  missing: numpy" in out and "error    systemd" in out and "warning  jpeg" in out
@@ -42,7 +43,7 @@ def test_doctor_fails_for_what_serve_cannot_do_without(monkeypatch: pytest.Monke
     assert doctor._cuda().text.endswith("PyCUDA 1")
     monkeypatch.setattr(doctor.nvrtc, "candidates", list)
     doctor.nvrtc.load.cache_clear()
-    assert doctor._cuda().text.startswith("no NVRTC") and doctor._cuda().level == "ok"
+    assert doctor._cuda().text.startswith("no NVRTC") and doctor._cuda().level == "absent"
     monkeypatch.undo()
     doctor.nvrtc.load.cache_clear()
 
@@ -57,8 +58,8 @@ def test_doctor_refuses_an_old_python(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("# R36 (release), REVISION: 4.3, GCID: 38968081", "ok", "L4T 36.4.3"),
         ("# R35 (release), REVISION: 5.0, GCID: 35550185", "warning", "has not been tested"),
-        ("# R36", "ok", "not a Jetson"),
-        (None, "ok", "not a Jetson"),
+        ("# R36", "absent", "not a Jetson"),
+        (None, "absent", "not a Jetson"),
     ],
 )
 def test_doctor_knows_the_board(

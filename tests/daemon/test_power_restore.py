@@ -47,4 +47,4 @@ def test_restore_writes_back_what_was_saved(
     (tmp_path / "power-state.json").write_text(json.dumps(state))
     cap.write_text("1\n")
     assert run_restore(tmp_path) == 0
-    assert cap.read_text().strip() == saved and path in capsys.readouterr().out
+    assert cap.read_text().strip() == saved and capsys.readouterr().out == f"{plant}/{path}: {saved}\n"

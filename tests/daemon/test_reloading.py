@@ -250,9 +250,9 @@ def test_a_drain_in_any_stage_tells_everybody_who_waits_and_who_comes_later(main
 # -- back to what served before ------------------------------------------------------------------------------------
 
 
-def made(name: str, power: dict[str, Any] | None = None) -> dict[str, Any]:
+def made(name: str, power: dict[str, Any] | None = None, sha256: str = "aa") -> dict[str, Any]:
     """A good answer with a plan of this name."""
-    return {**GOOD, "power": power, "plans": [{**GOOD["plans"][0], "path": name}]}
+    return {**GOOD, "power": power, "plans": [{**GOOD["plans"][0], "path": name, "sha256": sha256}]}
 
 
 def test_a_rollback_serves_what_served_before_the_last_good_reload(main: Main) -> None:
@@ -285,6 +285,22 @@ def test_a_rollback_serves_what_served_before_the_last_good_reload(main: Main) -
     main.ask(op="rollback")
     main.turn()
     assert main.be_ready().plans[0].path == "first.plan"
+
+
+@pytest.mark.parametrize(
+    ("mode", "sha256", "warned"), [("a", "aa", False), ("b", "aa", True), ("a", "bb", True)]
+)
+def test_a_rollback_to_what_the_file_says_too_is_no_difference(
+    main: Main, mode: str, sha256: str, warned: bool
+) -> None:
+    main.ask()
+    main.serve(made("m.plan", {"mode": "a"}, "aa"))
+    main.ask()
+    main.serve(made("m.plan", {"mode": mode}, sha256))
+    main.ask(op="rollback")
+    main.turn()
+    main.be_ready()
+    assert main.reloading.rollbacks == 1 and bool(main.reloading.differs) is warned
 
 
 def test_a_rollback_is_refused_where_nothing_is_kept_or_a_reload_is_under_way(main: Main) -> None:

@@ -166,7 +166,7 @@ def test_restore_puts_back_what_was_found(plant: PlantBoard, agx: BoardFacts, st
     assert caps.restore() == () and _max(plant) == 1020 * MHZ, "nothing changed, nothing to restore"
     caps.set_gpu_max(408 * MHZ, "test")
     caps.set_gpu_max(306 * MHZ, "test")
-    assert caps.restore() == (f"/sys/class/devfreq/17000000.gpu/max_freq: {1020 * MHZ}",)
+    assert caps.restore() == (f"{plant.root}/sys/class/devfreq/17000000.gpu/max_freq: {1020 * MHZ}",)
     assert _max(plant) == 1020 * MHZ and not state.exists()
     caps.set_gpu_max(510 * MHZ, "a second life")
     assert restore_saved(state) and _max(plant) == 1020 * MHZ

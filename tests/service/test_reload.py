@@ -48,6 +48,9 @@ def test_versions_by_share_and_back_to_what_served_before(folder: Path, identity
         assert Counter(a.model for a in camera.wait_all(30)) == {"v1": 8}
         status = service.status()
         assert str(service.config_path) in status["reload"]["differs"] in status["health"]["reasons"]
+        assert service.reload()["ok"] and service.reload()["ok"]
+        assert service.orind("rollback", "--wait", *where).returncode == 0
+        assert service.status()["reload"]["differs"] == "", "the file says what served before"
         assert harness.account_gap(status) == 0
 
 
