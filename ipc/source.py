@@ -22,7 +22,9 @@ ENVELOPE_PARTS_MAX = 8  # three proxies in a row and REQ_CORRELATE
 ENVELOPE_PART_BYTES_MAX = 255  # a ROUTER id's own limit
 DRAIN_MAX = 64
 PARTS_PER_DRAIN = 1024  # about a millisecond
-OVERSIZE_ROOM = 65_536
+OVERSIZE_TIMES, OVERSIZE_LEAST, OVERSIZE_ROOM = 4, 64 << 20, 65_536
+"""What a part may have, in slots or in bytes, whichever is more (20 million pixels in colour), to be told that it is
+too large. libzmq ends the connection of whoever sends a larger one, and tells neither side why."""
 NO_BYTES = memoryview(b"")
 
 
@@ -59,7 +61,7 @@ class Source:
         self.endpoint = endpoint
         self.same_host = is_local(endpoint)
         self.discarded = 0  # messages whose envelope nobody could be asked to echo
-        self.max_bytes = 4 * slot_bytes + OVERSIZE_ROOM
+        self.max_bytes = max(OVERSIZE_TIMES * slot_bytes, OVERSIZE_LEAST) + OVERSIZE_ROOM
         self.socket = make_socket(context, KINDS[kind], hwm=hwm, linger_ms=500, max_bytes=self.max_bytes)
         if kind == "router":
             self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)

@@ -215,7 +215,7 @@ def check_payload(header: Header, n: int, slot_bytes: int) -> None:
         return
     known = {"seq": header.seq, "trigger": header.trigger, "ts_ns": header.ts_ns}
     if n > slot_bytes:
-        text = f"payload is {n} bytes, a frame slot holds {slot_bytes}: send smaller frames or raise the slot size"
+        text = f"payload is {n} bytes, a frame slot holds {slot_bytes}: send smaller frames or raise slots.bytes"
         raise WireError("frame_too_large", text, **known)  # type: ignore[arg-type]
     if header.length == 0 and n > 0:
         return

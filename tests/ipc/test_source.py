@@ -20,7 +20,7 @@ from orind.ipc import endpoint as endpoints
 from orind.ipc.errors import EndpointError
 from orind.ipc.lock import InstanceLock, lock_endpoint
 from orind.ipc.sink import ResultSink
-from orind.ipc.source import PARTS_MAX, PARTS_PER_DRAIN, RawFrame, Source
+from orind.ipc.source import OVERSIZE_ROOM, PARTS_MAX, PARTS_PER_DRAIN, RawFrame, Source
 
 WAIT_MS = 10_000
 HEADER = b'{"v":1}'
@@ -196,13 +196,20 @@ def test_a_frame_above_the_slot_arrives_and_a_monstrous_one_costs_only_its_sende
 ) -> None:
     source = Source(context, "router", endpoint, slot_bytes=10_000)
     bad, good = client(context, zmq.DEALER, endpoint), client(context, zmq.DEALER, endpoint)
-    bad.send_multipart([b"cam", HEADER, bytes(40_000)])
-    assert len(next_frame(source).payload) == 40_000
+    for size in (40_000, 3 * 20_000_000):  # 20 million pixels in colour
+        bad.send_multipart([b"cam", HEADER, bytes(size)])
+        assert len(next_frame(source).payload) == size
     bad.send_multipart([b"cam", HEADER, bytes(source.max_bytes + 1)])
     good.send_multipart([b"good", HEADER, b"p"])
     assert next_frame(source).camera == b"good"
     for each in (bad, good):
         each.close()
+    source.close()
+
+
+def test_what_is_told_to_be_too_large_grows_with_the_slots(context: zmq.Context[Any], endpoint: str) -> None:
+    source = Source(context, "router", endpoint, slot_bytes=32 << 20)
+    assert source.max_bytes == source.socket.getsockopt(zmq.MAXMSGSIZE) == (4 * 32 << 20) + OVERSIZE_ROOM
     source.close()
 
 
