@@ -21,7 +21,7 @@ COMMANDS = {
     "build": ("orind.daemon.build_command", "make a plan from an ONNX model"),
     "inspect": ("orind.daemon.inspect_command", "show what is in a plan"),
     "verify": ("orind.daemon.verify_command", "verify a plan: hash, golden answers, comparison with its ONNX model"),
-    "publish": ("orind.ipc.publish", "send images as a camera would"),
+    "publish": ("orind.daemon.publish_command", "send images as a camera would"),
     "listen": ("orind.ipc.listen", "print results as they come"),
     "status": ("orind.daemon.status_command", "ask the running daemon how it is"),
     "reload": ("orind.daemon.reload_command", "have the daemon load its configuration anew"),

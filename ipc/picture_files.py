@@ -1,10 +1,11 @@
-"""Image files for `orind publish`: found in folders, JPEG passed on as it is, others decoded with pillow.
+"""Image files for `orind publish`: found in folders, JPEG passed on as it is, others decoded by what the caller gives.
 
 Invariant: nothing is guessed: what a file is, its first bytes say; a file that cannot be read is named with the reason.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".npy")
 DECODED = ("bgr8", "rgb8", "mono8")  # what pillow's pixels become here; the other raw ones come from .npy files
 ENCODINGS = (*DECODED, "nv12", "jpeg", "tensor")  # of the wire format's those that a daemon serves
 FILE_BYTES_MAX = 1 << 28
+LUMA = (19595, 38470, 7471)  # of red, green, blue, in 65536ths: ITU-R BT.601, as pillow's mode L
+Decode = Callable[[bytes], NDArray[np.uint8]]
 
 
 class MissingFile(IpcError):
@@ -43,10 +46,11 @@ def find_files(paths: list[Path]) -> list[Path]:
     return found
 
 
-def load(path: Path, encoding: str | None) -> tuple[Image, str]:
+def load(path: Path, encoding: str | None, decode: Decode) -> tuple[Image, str]:
     """(what Publisher.send takes, encoding). JPEG stays JPEG unless a raw encoding is asked for; others are bgr8.
 
-    .npy: an array, sent as a tensor unless an encoding is given. Raises UnreadableFile.
+    .npy: an array, sent as a tensor unless an encoding is given. decode: of a file's bytes uint8 (H, W, 3), red first;
+    it raises ValueError, or ImportError where pillow is missing. Raises UnreadableFile.
     """
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
@@ -61,7 +65,7 @@ def load(path: Path, encoding: str | None) -> tuple[Image, str]:
     if encoding not in (None, *DECODED):
         kind = "JPEG" if encoding == "jpeg" else ".npy file"
         raise UnreadableFile(f"{path}: not a {kind}, so it cannot go as {encoding}")
-    return _decode(path, encoding or "bgr8"), encoding or "bgr8"
+    return _decode(path, data, encoding or "bgr8", decode), encoding or "bgr8"
 
 
 def _load_array(path: Path) -> NDArray[np.generic]:
@@ -74,16 +78,16 @@ def _load_array(path: Path) -> NDArray[np.generic]:
     return array
 
 
-def _decode(path: Path, encoding: str) -> NDArray[np.uint8]:
+def _decode(path: Path, data: bytes, encoding: str, decode: Decode) -> NDArray[np.uint8]:
     try:
-        from PIL import Image as pillow
+        pixels = decode(data)
     except ImportError:
         raise UnreadableFile(
             f"{path}: decoding needs pillow: pip install 'orind[build]', or publish JPEG files as they are"
         ) from None
-    try:
-        with pillow.open(path) as picture:
-            pixels: NDArray[np.uint8] = np.asarray(picture.convert("L" if encoding == "mono8" else "RGB"))
-    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
-        raise UnreadableFile(f"{path}: not an image that pillow reads ({error})") from None
+    except ValueError as error:
+        raise UnreadableFile(f"{path}: cannot be read as an image: {error}") from None
+    if encoding == "mono8":
+        weighted = pixels.astype(np.uint32) @ np.array(LUMA, np.uint32)
+        return ((weighted + (1 << 15)) >> 16).astype(np.uint8)
     return pixels[:, :, ::-1] if encoding == "bgr8" else pixels

@@ -1,7 +1,8 @@
 """`orind publish IMAGES...`: be a camera, with files as frames.
 
-Called by the command line. Invariant: exit code 0 only when every frame was sent and its answer is `ok` or `degraded`
-(DEALER), or it has been taken by the daemon's socket (PUSH, PUB, which are not answered here).
+Called by `daemon/publish_command.py`, which gives the decoder of picture files. Invariant: exit code 0 only when every
+frame was sent and its answer is `ok` or `degraded` (DEALER), or it has been taken by the daemon's socket (PUSH, PUB,
+which are not answered here).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from .client import Publisher
 from .errors import EndpointError, ImageError, IpcError, NobodyThere, WireError
 from .exit_codes import Exit
-from .picture_files import ENCODINGS, MissingFile, UnreadableFile, find_files, load
+from .picture_files import ENCODINGS, Decode, MissingFile, UnreadableFile, find_files, load
 from .result_text import result_line
 from .wire import Result
 
@@ -60,14 +61,14 @@ def count_of(text: str) -> int:
     return value
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, decode: Decode) -> int:
     """Exit code: see EXAMPLE. Raises KeyboardInterrupt after what was sent and answered until then was said."""
     try:
         files = find_files(args.images)
         with Publisher(
             args.endpoint, args.camera, args.pattern, send_timeout_s=args.timeout, linger_s=args.timeout
         ) as camera:
-            return _publish(camera, files, args)
+            return _publish(camera, files, args, decode)
     except MissingFile as error:
         return _say(error, Exit.NO_INPUT)
     except (UnreadableFile, ImageError) as error:
@@ -85,7 +86,7 @@ def _say(error: IpcError | str, code: int) -> int:
     return code
 
 
-def _publish(camera: Publisher, files: list[Path], args: argparse.Namespace) -> int:
+def _publish(camera: Publisher, files: list[Path], args: argparse.Namespace, decode: Decode) -> int:
     count = args.count or len(files)
     load_cached = functools.lru_cache(maxsize=FILES_KEPT)(load)
     dealer = args.pattern == "dealer"
@@ -93,7 +94,7 @@ def _publish(camera: Publisher, files: list[Path], args: argparse.Namespace) -> 
     start_s = said_s = time.monotonic()
     try:
         for n in range(count):
-            image, encoding = load_cached(files[n % len(files)], args.encoding)
+            image, encoding = load_cached(files[n % len(files)], args.encoding, decode)
             _wait_until(start_s + n / args.rate, camera, dealer, tally)
             trigger = None if args.trigger is None else f"{args.trigger}{n}"
             camera.send(image, encoding, trigger=trigger, deadline_ms=args.deadline_ms)

@@ -1,14 +1,12 @@
 """Calibration pictures: found in a folder, split into calibration and held-back, preprocessed as serving does.
 
-Caller: `build.py`. JPEG through `pre/jpeg.py`; PNG and PPM through Pillow (extra `build`), at build time only; .npy for
+Caller: `build.py`. JPEG through `pre/jpeg.py`; PNG and PPM through `picture_file.py`, at build time only; .npy for
 models that take tensors. Every fourth picture, sorted by name, is held back for the gate.
 """
 
 from __future__ import annotations
 
-import io
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ir.errors import ModelError
-from ..picture import MAX_PIXELS, Picture, PictureError
+from ..picture import Picture, PictureError
+from ..picture_file import decode
 from ..pre import jpeg
 from ..pre.preprocess import PreprocessError, Preprocessor, input_table
 from ..regular_file import read_regular
@@ -71,31 +70,10 @@ def load_picture(path: Path) -> Picture:
         if path.suffix.lower() in (".jpg", ".jpeg"):
             width, height, _ = jpeg.header(data)
             return jpeg.decode_planes(data, np.empty(3 * (width + 1) * (height + 1), dtype=np.uint8))
-        pixels = _pixels(data)
+        pixels = decode(data)
         return Picture("rgb8", pixels.shape[1], pixels.shape[0], 0, np.ascontiguousarray(pixels).reshape(-1))
-    except (OSError, ValueError, jpeg.JpegLibraryMissing, SyntaxError) as error:   # JpegError is a ValueError
+    except (ValueError, jpeg.JpegLibraryMissing) as error:     # PictureError, JpegError, FileRefused are ValueErrors
         raise CalibrationError(f"{path}: cannot be read as a calibration picture: {error}") from error
-
-
-def _pixels(data: bytes) -> Array:
-    """uint8 (H, W, 3) of a PNG or PPM."""
-    from PIL import Image, UnidentifiedImageError
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)       # MAX_PIXELS is the limit here
-        try:
-            with Image.open(io.BytesIO(data)) as image:
-                if image.width * image.height > MAX_PIXELS:
-                    raise ValueError(f"{image.width}x{image.height} is more than {MAX_PIXELS} pixels")
-                if image.mode.startswith("I"):                                # 16 bits of grey: convert() would clip
-                    wide = np.asarray(image).astype(np.int64)
-                    return np.repeat(((np.clip(wide, 0, 65535) + 128) // 257)[..., None], 3, 2).astype(np.uint8)
-                if image.mode == "F":
-                    raise ValueError("it holds floating-point numbers: save it with 8 bits a channel")
-                return np.asarray(image.convert("RGB"))
-        except Image.DecompressionBombError as error:
-            raise ValueError(f"it has more than {MAX_PIXELS} pixels") from error
-        except UnidentifiedImageError as error:
-            raise ValueError("it is no picture that Pillow knows") from error
 
 
 class Source:

@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from orind.daemon import cli
+from orind.daemon import cli, publish_command
 from orind.ipc import listen, picture_files, publish, wire
 from orind.ipc.client import Publisher
 from orind.ipc.result_text import result_line
+from orind.kernels.picture_file import decode
 
 Start = Callable[..., Any]
 PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3) * 3
@@ -41,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
     Image.fromarray(PIXELS).save(made / "a.jpg")
     Image.fromarray(PIXELS).save(made / "b.png")
     Image.fromarray(PIXELS).save(made / "c.ppm")
-    (made / "notes.txt").write_text("not an image")
+    (made / "notes.txt").write_text("cannot be read as an image: it is no picture that Pillow knows")
     np.save(made / "d.npy", np.arange(6, dtype=np.float32).reshape(2, 3))
     return made
 
@@ -53,7 +54,7 @@ def test_a_folder_is_published_and_every_answer_printed(
     args = arguments(
         publish, folder, "--camera", "cam", "--endpoint", daemon.frames, "--rate", 500, "--count", 9, "--trigger", "T"
     )
-    assert publish.run(args) == 0
+    assert publish_command.run(args) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert len(lines) == 9 and lines[3] == "cam trigger T3: ok hole 0.50 at 1,2,3,4"
@@ -64,16 +65,42 @@ def test_a_folder_is_published_and_every_answer_printed(
 
 
 def test_encodings_on_request(folder: Path) -> None:
-    rgb, name = picture_files.load(folder / "b.png", "rgb8")
+    rgb, name = picture_files.load(folder / "b.png", "rgb8", decode)
     assert name == "rgb8" and isinstance(rgb, np.ndarray)
     np.testing.assert_array_equal(rgb, PIXELS)
-    mono, name = picture_files.load(folder / "a.jpg", "mono8")
+    mono, name = picture_files.load(folder / "a.jpg", "mono8", decode)
     assert name == "mono8" and isinstance(mono, np.ndarray) and mono.shape == (4, 6)
-    array, name = picture_files.load(folder / "d.npy", None)
+    array, name = picture_files.load(folder / "d.npy", None, decode)
     assert name == "tensor" and isinstance(array, np.ndarray) and array.shape == (2, 3)
     np.save(folder / "planes.npy", np.zeros((6, 4), np.uint8))
-    planes, name = picture_files.load(folder / "planes.npy", "nv12")
+    planes, name = picture_files.load(folder / "planes.npy", "nv12", decode)
     assert name == "nv12" and isinstance(planes, np.ndarray) and planes.shape == (6, 4)
+
+
+def test_sixteen_bits_are_sent_as_the_compiler_reads_them(
+    start_daemon: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = np.array([[0, 257, 128 * 257, 32768, 65535, 100]], np.uint16)
+    Image.fromarray(wide).save(tmp_path / "a.png")
+    (tmp_path / "b.ppm").write_bytes(b"P5 6 1 65535\n" + wide.astype(">u2").tobytes())
+    daemon = start_daemon()
+    words = (tmp_path, "--camera", "cam", "--endpoint", daemon.frames, "--rate", 500)
+    grey = [0, 1, 128, 128, 255, 0]
+    assert publish_command.run(arguments(publish, *words)) == 0
+    assert daemon.payloads == [bytes(np.repeat(grey, 3).tolist())] * 2
+    assert publish_command.run(arguments(publish, *words, "--encoding", "mono8")) == 0
+    assert daemon.payloads[2:] == [bytes(grey)] * 2
+    Image.fromarray(np.full((1, 2), 0.5, np.float32)).save(tmp_path / "c.tiff")
+    capsys.readouterr()
+    assert publish_command.run(arguments(publish, tmp_path / "c.tiff", *words[1:])) == 65
+    assert "c.tiff: cannot be read as an image: it holds floating-point numbers" in capsys.readouterr().err
+
+
+def test_mono8_of_colours_is_what_pillow_makes_of_them(tmp_path: Path) -> None:
+    colours = np.random.default_rng(5).integers(0, 256, (40, 50, 3), np.uint8)
+    Image.fromarray(colours).save(tmp_path / "a.png")
+    mono, _ = picture_files.load(tmp_path / "a.png", "mono8", decode)
+    np.testing.assert_array_equal(mono, np.asarray(Image.fromarray(colours).convert("L")))
 
 
 @pytest.mark.parametrize(("pattern", "kind"), [("push", "pull"), ("pub", "sub")])
@@ -85,7 +112,7 @@ def test_push_and_pub_show_progress(
         publish, folder / "a.jpg", "--camera", "cam", "--endpoint", daemon.frames, "--pattern", pattern, "--rate", 500,
         "--count", 3,
     )
-    assert publish.run(args) == 0
+    assert publish_command.run(args) == 0
     assert capsys.readouterr() == ("", "sent 3 of 3\n")
 
 
@@ -95,7 +122,7 @@ def test_an_unanswered_frame_fails(start_daemon: Start, folder: Path, capsys: py
     args = arguments(
         publish, folder / "a.jpg", "--camera", "cam", "--endpoint", daemon.frames, "--timeout", 0.2, "--count", 2
     )
-    assert publish.run(args) == 1
+    assert publish_command.run(args) == 1
     err = capsys.readouterr().err
     assert "sent 2, answered 0: none" in err and "not answered within 0.2 s: seq 0, 1" in err
 
@@ -107,7 +134,7 @@ def test_answers_that_are_neither_ok_nor_degraded_fail(
     args = arguments(publish, folder / "a.jpg", "--camera", "cam", "--endpoint", daemon.frames, "--count", 2)
     for outcome, code in (("rejected", 1), ("stale", 1), ("degraded", 0)):
         daemon.outcome = outcome
-        assert publish.run(args) == code
+        assert publish_command.run(args) == code
         err = capsys.readouterr().err
         assert f"sent 2, answered 2: 2 {outcome}; " in err
         assert ("orind publish: 2 of 2 answers are neither ok nor degraded" in err) == bool(code)
@@ -126,7 +153,7 @@ def test_refusals_and_their_exit_codes(tmp_path: Path, folder: Path, capsys: pyt
         (69, "is orind serving", (folder / "a.jpg",)),
         (69, "(--endpoint names another place)", (folder / "a.jpg",)),
         (69, "(--endpoint names another place)", (folder / "a.jpg", "--pattern", "pub")),
-        (65, "not an image", (tmp_path / "bad.png",)),
+        (65, "cannot be read as an image: it is no picture that Pillow knows", (tmp_path / "bad.png",)),
         (65, "not an array file", (tmp_path / "bad.npy",)),
         (65, "not one array", (tmp_path / "two.npy",)),
         (65, "cannot go as jpeg", (folder / "b.png", "--encoding", "jpeg")),
@@ -136,7 +163,7 @@ def test_refusals_and_their_exit_codes(tmp_path: Path, folder: Path, capsys: pyt
         (2, "camera", (folder / "a.jpg", "--camera", "x" * 70)),
         (2, "use ipc://", (folder / "a.jpg", "--endpoint", "nowhere")),
     ):
-        assert publish.run(arguments(publish, *nobody, *words)) == code, words
+        assert publish_command.run(arguments(publish, *nobody, *words)) == code, words
         assert word in capsys.readouterr().err
     for words in (
         ("--rate", 0), ("--rate", "nan"), ("--count", 0), ("--timeout", -1),
@@ -157,8 +184,8 @@ def test_without_pillow_png_names_the_extra(folder: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(builtins, "__import__", without_pillow)
     with pytest.raises(picture_files.UnreadableFile, match=r"orind\[build\]"):
-        picture_files.load(folder / "b.png", None)
-    assert picture_files.load(folder / "a.jpg", None)[1] == "jpeg"
+        picture_files.load(folder / "b.png", None, decode)
+    assert picture_files.load(folder / "a.jpg", None, decode)[1] == "jpeg"
 
 
 def test_listen_prints_json_lines_and_counts(start_daemon: Start, capsys: pytest.CaptureFixture[str]) -> None:

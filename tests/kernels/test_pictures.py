@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from orind.kernels.picture import PictureError
+from orind.kernels.picture_file import decode
 from orind.kernels.quant.pictures import CalibrationError, Source, find_pictures, load_picture, split
 from orind.kernels.spec import ModelSpec
 
@@ -40,6 +44,39 @@ def test_sixteen_bits_of_grey_keep_their_brightness(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((2, 2), np.float32)).save(tmp_path / "c.tiff")
     with pytest.raises(CalibrationError, match=r"c\.tiff: cannot be read .* floating-point numbers"):
         load_picture(tmp_path / "c.tiff")
+
+
+def png(colour_type: int, samples: Any) -> bytes:
+    """A PNG of 16 bits a sample, one row of (W, channels): Pillow cannot write those of colour."""
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    head = struct.pack(">IIBBBBB", len(samples), 1, 16, colour_type, 0, 0, 0)
+    row = b"\0" + np.array(samples, ">u2").tobytes()
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(row)) + chunk(b"IEND", b"")
+
+
+def test_sixteen_bits_of_colour_keep_their_brightness() -> None:
+    pixels = [[0, 257, 65535], [0x80FF, 0x8000, 0x0100], [0xFF00, 0x00FF, 128 * 257]]
+    upper = [[value >> 8 for value in pixel] for pixel in pixels]
+    assert decode(png(2, pixels)).tolist() == [upper]
+    assert decode(png(6, [[*pixel, 65535] for pixel in pixels])).tolist() == [upper]
+    assert decode(png(4, [[0x80FF, 65535], [65535, 65535]])).tolist() == [[[128] * 3, [255] * 3]]
+    assert decode(png(0, [[0x80FF], [65535]])).tolist() == [[[128] * 3, [255] * 3]]
+
+
+@pytest.mark.parametrize("value", [-1, 65536])
+def test_grey_of_more_than_sixteen_bits_is_not_clipped(value: int) -> None:
+    file = io.BytesIO()
+    Image.fromarray(np.array([[7, value]], np.int32)).save(file, "tiff")
+    with pytest.raises(PictureError, match=rf"grey values of {min(7, value)} to {max(7, value)}: save it with 8 or 16"):
+        decode(file.getvalue())
+
+
+def test_damaged_pictures_are_refused() -> None:
+    whole = png(2, np.random.default_rng(3).integers(0, 65536, (50, 3)))
+    for data in (b"", whole[:30], whole[: len(whole) // 2], whole.replace(b"IDAT", b"IDOT"), b"P5 6 1 65535\n\0"):
+        with pytest.raises(PictureError):
+            decode(data)
 
 
 def test_large_pictures_are_refused_in_our_words(tmp_path: Path) -> None:
