@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import built_plans
 import pytest
 from installed import CONFIG, PLAN_DIR, UNIT, Installed
-from machine import MachineError
+from machine import HOUSE, MachineError
 
 OURS = ("/run/orind/", "/var/lib/orind/", "/var/cache/orind/")
 
@@ -27,6 +28,26 @@ def test_ready_comes_after_a_golden_answer(orind: Installed, picture: Any) -> No
         camera.send(picture, "rgb8")
         assert [answer.outcome for answer in camera.wait_all(20)] == ["ok"]
     assert orind.show("StatusText").startswith("serving")
+
+
+def test_the_documented_steps_lead_from_the_installation_to_service(orind: Installed) -> None:
+    """docs/install.md in its own order, on a machine where the service has never been started."""
+    blocks = re.findall(r"^```\n(.*?)^```", (HOUSE / "docs/install.md").read_text(), re.MULTILINE | re.DOTALL)[:2]
+    steps = [line.partition("#")[0].split() for block in blocks for line in block.splitlines()]
+    assert [step[1] if step[0] == "sudo" else step[0] for step in steps] == [
+        "apt-get", "scripts/install", "orind", "install", "install", "sudoedit", "-u", "systemctl"
+    ]
+    orind.machine.run("rm", "-r", PLAN_DIR, "/run/orind")
+    orind.write(CONFIG, (HOUSE / "configs/orind.yaml").read_text(), "root:orind", "640")
+    orind.write("/root/part-inspect.plan", "")
+    orind.machine.path("/root/part-inspect.plan").write_bytes(built_plans.part_plan().read_bytes())
+    for step in [*steps[3:5], *steps[6:]]:
+        run_as = ["runuser", "-u", "orind", "--"] if step[1:3] == ["-u", "orind"] else []
+        words = step[3:] if run_as else step[1:]
+        orind.machine.run("env", "-C", "/root", *run_as, *words)
+    assert list(orind.serving()["models"]) == ["parts"]
+    orind.systemctl("disable", "--now", UNIT)
+    orind.machine.run("rm", "-r", "/run/orind")  # the locks of this configuration's sockets
 
 
 def test_without_a_golden_answer_it_never_is_ready(orind: Installed, config: dict[str, Any]) -> None:
