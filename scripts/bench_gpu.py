@@ -113,7 +113,7 @@ class Bench:
         layer, device, item = self.layer, self.device, self.x.itemsize
         windowed = layer.kernel > 1
         kernel = Kernel(tile, self.kind, "half" if self.kind == "f16" else "plain", windowed, splits > 1)
-        packed = pack(tile, self.weight, self.vectors, 1, layer.size, layer.cin * item, (1, 1))
+        packed = pack(kernel, self.weight, self.vectors, 1, layer.size, layer.cin * item, (1, 1))
         blocks = grid(tile, layer.frames * layer.out**2, layer.cout, 1, splits)
         held = [device.upload(a) for a in (packed.weight, packed.gather, *packed.vectors)]
         held.append(device.zeros(4 * layer.frames))
@@ -242,8 +242,6 @@ def measure_layers(device: Device) -> list[list[str]]:
             chosen = choose_tile(layer.frames * layer.out**2, layer.cout, 1, k_bytes, device.sms)
             times = {}
             for tile in TILES:
-                if layer.cout % tile.owned:
-                    continue
                 for splits in sorted({1, chosen[1], min(4, max(1, ceil_div(k_bytes, tile.bk) // 4))}):
                     enqueue = bench.launch(tile, splits)
                     bench.check(enqueue)

@@ -41,7 +41,7 @@ class Tile:
 
     @property
     def owned(self) -> int:
-        """Contiguous output channels of a thread; a group's channels must be a multiple."""
+        """Output channels of a thread."""
         return self.wn // 4
 
     def __str__(self) -> str:
@@ -100,6 +100,14 @@ class Kernel:
         return "_".join(part for part in parts if part)
 
     @property
+    def run(self) -> int:
+        """Contiguous channels of a thread, which it stores in one go: 16 bytes, or all INT8 codes that it has.
+
+        A group's channels must be a multiple.
+        """
+        return {"half": 8, "real": 4}.get(self.ending, self.tile.owned)
+
+    @property
     def source(self) -> str:
         """The file that it is an instance of."""
         return "convolution_f16.cu" if self.type == "f16" else "convolution_i8.cu"
@@ -114,6 +122,7 @@ class Kernel:
             "ORIND_WM": t.wm,
             "ORIND_WN": t.wn,
             "ORIND_STAGES": t.stages,
+            "ORIND_RUN": self.run,
             "ORIND_BLOCKS": t.blocks,
             "ORIND_UNSIGNED": int(self.type == "u8"),
             "ORIND_ENDING": ENDINGS["f16" if self.type == "f16" else "s8"].index(self.ending),
@@ -176,17 +185,16 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def channel_order(wn: int) -> npt.NDArray[np.intp]:
-    """Channel (of wn) that each row of a warp's weights holds, so that a thread ends with contiguous channels.
+def channel_order(wn: int, run: int) -> npt.NDArray[np.intp]:
+    """Channel (of wn) that each row of a warp's weights holds, so that a thread ends with runs of contiguous channels.
 
-    Thread t of a quad owns columns 2 t and 2 t + 1 of each of wn / 8 mma columns: row 8 j + 2 t + e holds channel
-    t * wn / 4 + 2 j + e.
+    Thread t of a quad owns columns 2 t and 2 t + 1 of each of wn / 8 mma columns; row 8 j + 2 t + e is its channel
+    number c = 2 j + e. Run r of the four threads lies side by side: channels (4 r + t) * run on.
     """
     order = np.empty(wn, np.intp)
-    for j in range(wn // 8):
+    for c in range(wn // 4):
         for t in range(4):
-            for e in range(2):
-                order[8 * j + 2 * t + e] = t * (wn // 4) + 2 * j + e
+            order[8 * (c // 2) + 2 * t + c % 2] = (4 * (c // run) + t) * run + c % run
     return order
 
 
@@ -202,17 +210,24 @@ class Packed:
 
 
 def pack(
-    tile: Tile, weight: Array, vectors: Sequence[Array], groups: int, width: int, pitch: int, dilation: tuple[int, int]
+    kernel: Kernel,
+    weight: Array,
+    vectors: Sequence[Array],
+    groups: int,
+    width: int,
+    pitch: int,
+    dilation: tuple[int, int],
 ) -> Packed:
     """weight (kh, kw, channels of a group of x, channels of y) int8 or float16; `vectors` (channels of y), such as bias
-    and multiplier; `width`, `pitch` of x in pixels and bytes. Raises ValueError where channels do not suit the tile.
+    and multiplier; `width`, `pitch` of x in pixels and bytes. Raises ValueError where channels do not suit the kernel.
 
     Chunks of input channels whose weights are all 0 (pads between segments, pruned taps) are left out of K.
     """
+    tile = kernel.tile
     kh, kw, cin, cout = weight.shape
     per = CHUNK // weight.itemsize
-    if cin % per or cout % groups or cout // groups % tile.owned:
-        raise ValueError(f"{cin} input and {cout} output channels in {groups} groups do not suit tile {tile}")
+    if cin % per or cout % groups or cout // groups % kernel.run:
+        raise ValueError(f"{cin} input and {cout} output channels in {groups} groups do not suit {kernel.name}")
     out = cout // groups
     chunks = weight.reshape(kh, kw, cin // per, per, cout)
     used = [(r, s, c) for r in range(kh) for s in range(kw) for c in range(cin // per) if chunks[r, s, c].any()]
@@ -224,7 +239,7 @@ def pack(
         h, w = r * dilation[0], s * dilation[1]
         gather[k] = (h * width + w) * pitch + c * CHUNK, h << 16 | w
         packed[:, :out, k] = chunks[r, s, c].T.reshape(groups, out, per)
-    rows = (np.arange(0, padded, tile.wn)[:, None] + channel_order(tile.wn)).ravel()
+    rows = (np.arange(0, padded, tile.wn)[:, None] + channel_order(tile.wn, kernel.run)).ravel()
     wide = [np.zeros((groups, padded), vector.dtype) for vector in vectors]
     for target, vector in zip(wide, vectors, strict=True):
         target[:, :out] = vector.reshape(groups, out)

@@ -98,8 +98,7 @@ def choose_tile(pixels: int, channels: int, groups: int, k_bytes: int, sms: int)
         k = ceil_div(k_bytes, tile.bk) * tile.bk
         return waves * k * max(tile.bm * tile.bn / MACS_PER_CLOCK, (tile.bm + tile.bn) / L2_BYTES_PER_CLOCK)
 
-    suited = [tile for tile in TILES if channels % tile.owned == 0]
-    tile = min(suited, key=lambda tile: (clocks(tile), tile))
+    tile = min(TILES, key=lambda tile: (clocks(tile), tile))
     blocks = int(np.prod(grid(tile, pixels, channels, groups, 1)))
     steps = ceil_div(k_bytes, tile.bk)
     return tile, max(1, min(4, sms // blocks, steps // 4))
@@ -133,7 +132,7 @@ def _convolution(step: ConvI8 | ConvF16, program: Program, constants: Mapping[st
                     windowed=step.kernel != (1, 1) or any(step.pads), split=splits > 1,
                     activation=step.activation if isinstance(step, ConvF16) else "")
     vectors = _vectors(step, y, constants, weight.shape[3])
-    packed = pack(tile, weight, vectors, groups, x.shape[1], x.pitch * size, step.dilation)
+    packed = pack(kernel, weight, vectors, groups, x.shape[1], x.pitch * size, step.dilation)
     low, high = _bounds(step)
     arguments = Arguments(
         x=x.offset + x.start * size, y=y.offset + y.start * out_size, height=x.shape[0], width=x.shape[1],

@@ -312,7 +312,7 @@ class Bench:
         x[..., : given.x.shape[3]] = given.x
         pitch = x.shape[3] * x.itemsize
         packed = pack(
-            tile, given.weight, (given.bias, given.multiplier), shape.groups, shape.width, pitch, shape.dilation
+            kernel, given.weight, (given.bias, given.multiplier), shape.groups, shape.width, pitch, shape.dilation
         )
         wide = shape.groups * shape.cout
         have = wide - self.short
@@ -356,7 +356,7 @@ class Bench:
 
 def suits(shape: Shape, kernel: Kernel) -> bool:
     """Whether the kernel may be launched with this shape."""
-    return shape.cout % kernel.tile.owned == 0 and (kernel.windowed or shape.pointwise)
+    return shape.cout % kernel.run == 0 and (kernel.windowed or shape.pointwise)
 
 
 def splits_of(shape: Shape, kernel: Kernel) -> int:

@@ -19,7 +19,7 @@ from convolution_cases import POOL, Bench
 from driver_calls import REAL, Cuda
 
 from orind.kernels.cuda import build
-from orind.kernels.cuda.convolution import ACTIVATIONS, TILES, Kernel, channel_order, pack
+from orind.kernels.cuda.convolution import ACTIVATIONS, TILES, Kernel, Tile, channel_order, pack
 
 SCHEDULES: Mapping[str, Mapping[str, str]] = {
     "forward": {"ORDER": "forward", "COPIES": "eager"},
@@ -191,26 +191,32 @@ def test_a_wrong_element_is_told(kind: str) -> None:
             cases.check(found, right, bound, "said")
 
 
-def sums_of_threads(wn: int) -> Sequence[list[int]]:
+def channels_of_threads(wn: int, run: int) -> Sequence[list[int]]:
     """Channels that each thread of a quad ends with, by the layout of mma's accumulators."""
-    order = channel_order(wn)
+    order = channel_order(wn, run)
     return [[int(order[8 * j + 2 * t + e]) for j in range(wn // 8) for e in range(2)] for t in range(4)]
 
 
-@pytest.mark.parametrize("wn", [32, 64])
-def test_a_thread_ends_with_contiguous_channels(wn: int) -> None:
-    assert sums_of_threads(wn) == [list(range(t * wn // 4, (t + 1) * wn // 4)) for t in range(4)]
+@pytest.mark.parametrize("tile", [TILES[0], TILES[2]], ids=str)
+@pytest.mark.parametrize(("kind", "ending"), [("s8", "plain"), ("s8", "real"), ("f16", "half"), ("f16", "real")])
+def test_what_the_threads_of_a_quad_store_at_once_lies_side_by_side(tile: Tile, kind: str, ending: str) -> None:
+    run = Kernel(tile, kind, ending).run
+    found = channels_of_threads(tile.wn, run)
+    assert sorted(channel for thread in found for channel in thread) == list(range(tile.wn))
+    for first in range(0, tile.owned, run):
+        stored = [channel for thread in found for channel in thread[first : first + run]]
+        assert stored == list(range(4 * first, 4 * first + 4 * run)), "in the order of the threads"
 
 
 def test_packing_refuses_channels_that_do_not_suit_the_tile() -> None:
     vector = np.zeros(24, np.int32)
-    with pytest.raises(ValueError, match="do not suit tile"):
-        pack(TILES[0], np.zeros((1, 1, 16, 24), np.int8), (vector,), 1, 8, 16, (1, 1))
+    with pytest.raises(ValueError, match="do not suit conv_s8_128x128x64"):
+        pack(Kernel(TILES[0]), np.zeros((1, 1, 16, 24), np.int8), (vector,), 1, 8, 16, (1, 1))
 
 
 def test_chunks_without_weights_are_left_out() -> None:
     weight = np.ones((3, 3, 64, 32), np.int8)
     weight[:, :, 16:48] = 0
-    packed = pack(TILES[2], weight, (np.zeros(32, np.int32),), 1, 10, 64, (1, 1))
+    packed = pack(Kernel(TILES[2]), weight, (np.zeros(32, np.int32),), 1, 10, 64, (1, 1))
     assert packed.steps == 5  # 9 taps of 2 chunks in steps of 4
     assert packed.gather[1].tolist() == [48, 0] and packed.gather[2].tolist() == [64, 1]

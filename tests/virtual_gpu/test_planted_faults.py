@@ -3,6 +3,7 @@ held to: no bank conflict, few sectors, no spilled register."""
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from convolution_cases import Bench, Edits, Shape
 from driver_calls import Cuda
 
 from orind.kernels.cuda import build
-from orind.kernels.cuda.convolution import TILES, Kernel
+from orind.kernels.cuda.convolution import CHUNK, TILES, Kernel, Tile, grid
 
 pytestmark = pytest.mark.virtual
 
@@ -26,6 +27,8 @@ SCHEDULES = (
     {"ORDER": "reverse", "COPIES": "deferred"},
     {"ORDER": "random", "COPIES": "eager", "SEED": "5"},
 )
+WARP, SECTOR = 32, 32
+FEWEST = WARP * CHUNK // SECTOR  # sectors of a request of 16 bytes a lane
 KERNEL = Kernel(TILES[2])
 SHAPE = Shape(1, 14, 14, 64, 64)
 
@@ -73,6 +76,11 @@ def test_a_planted_fault_is_named(fresh: Fresh, tmp_path: Path, fault: str, sche
     assert re.search(said, cuda.last_fault()) and "PTX line" in cuda.last_fault()
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cuda")
+
+
 def counted(cuda: Cuda, cache: Path, shape: Shape, kernel: Kernel, edits: Edits = ()) -> dict[str, int]:
     given = cases.numbers(shape, kernel, 1)
     found = Bench(cuda, cache).run(shape, kernel, given, edits=edits)
@@ -81,34 +89,69 @@ def counted(cuda: Cuda, cache: Path, shape: Shape, kernel: Kernel, edits: Edits 
     return dict(cuda.counters()["counters"])
 
 
+def slices(channels: int) -> Shape:
+    """Both tensors are slices: as many channels beside them belong to others. Every chunk that is copied exists, and K
+    is a multiple of every tile's step: a request that is partly zeros would make the average better than it is."""
+    return Shape(1, 17, 19, channels, channels, (2, 4), pads=cases.NONE, x_slack=channels, y_slack=channels)
+
+
+def most_times(bytes_of_a_pixel: int) -> float:
+    """How many times the fewest sectors are allowed; half a sector cannot be had."""
+    return 2.05 if bytes_of_a_pixel < SECTOR else 1.15
+
+
+def gathered(counters: dict[str, int], shape: Shape, kernel: Kernel) -> float:
+    """Sectors a request of activations, of the counters of one launch. Those of the weights, whose rows are contiguous,
+    have the fewest, and are left out by their number."""
+    tile = kernel.tile
+    size = 2 if kernel.type == "f16" else 1
+    blocks = math.prod(grid(tile, math.prod(shape.out), shape.cout, 1, 1))
+    steps = math.prod(shape.kernel) * shape.cin * size // tile.bk
+    activations, weights = (blocks * steps * rows * tile.bk // (WARP * CHUNK) for rows in (tile.bm, tile.bn))
+    assert counters["async_copy_requests"] == activations + weights
+    return (counters["async_copy_sectors"] - weights * FEWEST) / activations
+
+
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("kind", ["s8", "f16"])
-def test_no_bank_conflict(fresh: Fresh, tmp_path: Path, tile: object, kind: str) -> None:
-    kernel = Kernel(tile, kind, "plain" if kind == "s8" else "half")  # type: ignore[arg-type]
-    counters = counted(fresh(COUNT="1"), tmp_path, Shape(1, 14, 14, 64, 64), kernel)
-    assert counters["shared_load_wavefronts"] == counters["shared_load_least"] > 0
-    assert counters["shared_store_wavefronts"] == counters["shared_store_least"] > 0
+def test_no_bank_conflict_and_few_sectors(fresh: Fresh, cache: Path, tile: Tile, kind: str) -> None:
+    kernel = Kernel(tile, kind, "plain" if kind == "s8" else "half")
+    for channels in (16, 32, 64, 128):
+        shape, nbytes = slices(channels), channels * (1 if kind == "s8" else 2)
+        counters = counted(fresh(COUNT="1"), cache, shape, kernel)
+        assert counters["shared_load_wavefronts"] == counters["shared_load_least"] > 0
+        assert counters["shared_store_wavefronts"] == counters["shared_store_least"] > 0
+        assert counters["global_store_sectors"] <= most_times(nbytes) * math.prod(shape.out) * nbytes / SECTOR
+        assert gathered(counters, shape, kernel) <= most_times(nbytes) * FEWEST
+
+
+@pytest.mark.parametrize("tile", [TILES[0], TILES[2]], ids=str)  # warps of 64 channels, and of 32
+@pytest.mark.parametrize("kind", ["s8", "f16"])
+@pytest.mark.parametrize("channels", [16, 32, 128])
+def test_few_sectors_of_the_float32_end(fresh: Fresh, cache: Path, tile: Tile, kind: str, channels: int) -> None:
+    counters = counted(fresh(COUNT="1"), cache, slices(channels), Kernel(tile, kind, "real"))
+    assert counters["global_store_sectors"] <= 1.15 * math.prod(slices(channels).out) * channels * 4 / SECTOR
+
+
+@pytest.mark.parametrize("tile", [TILES[0], TILES[2]], ids=str)
+@pytest.mark.parametrize("channels", [32, 128])
+def test_few_sectors_of_a_residual(fresh: Fresh, cache: Path, tile: Tile, channels: int) -> None:
+    unread = (("epilogue_f16.cuh", "if (p.residual != nullptr) {", "if (p.residual == nullptr) {"),)
+    shape, half = slices(channels), Kernel(tile, "f16", "half")
+    for size, kernel, without, edits in (
+        (1, Kernel(tile, ending="residual"), Kernel(tile), ()),
+        (2, half, half, unread),
+    ):
+        more = counted(fresh(COUNT="1"), cache, shape, kernel)
+        less = counted(fresh(COUNT="1"), cache, shape, without, edits)
+        read = more["global_load_sectors"] - less["global_load_sectors"]
+        assert 1 <= read / (math.prod(shape.out) * channels * size / SECTOR) <= 1.15
 
 
 def test_a_broken_swizzle_shows_in_the_count(fresh: Fresh, tmp_path: Path) -> None:
     edits = (("tile.cuh", "return row / (128 / BK) % CHUNKS;", "return 0;"),)
     counters = counted(fresh(COUNT="1"), tmp_path, SHAPE, KERNEL, edits)
     assert counters["shared_load_wavefronts"] >= 2 * counters["shared_load_least"]
-
-
-@pytest.mark.parametrize(("channels", "most"), [(16, 2.05), (32, 1.15), (64, 1.15), (128, 1.15)])
-def test_sectors_of_a_store_and_of_the_gather(fresh: Fresh, tmp_path: Path, channels: int, most: float) -> None:
-    # slices: as many channels beside them belong to others
-    shape = Shape(1, 16, 16, channels, channels, x_slack=channels, y_slack=channels)
-    kernel = Kernel(TILES[4 if channels < 64 else 2], windowed=True)
-    if channels < kernel.tile.owned * 4:
-        kernel = Kernel(TILES[4])
-    counters = counted(fresh(COUNT="1"), tmp_path, shape, kernel)
-    least = 16 * 16 * channels / 32
-    assert counters["global_store_sectors"] <= most * least
-    # activations, a warp's request: 32 chunks of 16 bytes, 16 sectors where two lie in one
-    per_request = counters["async_copy_sectors"] / counters["async_copy_requests"]
-    assert per_request <= most * 16
 
 
 def ptxas() -> Path:

@@ -26,13 +26,14 @@ struct Convolution {
     int stride_h, stride_w, pad_top, pad_left;
     int x_frame, x_pitch, x_group;
     int y_frame, y_pitch, residual_frame, residual_pitch;     // bytes
-    int channels;             // of a group, a multiple of the channels that a thread owns
+    int channels;             // of a group, a multiple of what a thread stores in one go
     int steps;                // of BK bytes in K
     int stored;               // float32 end: channels that a pixel of y has, of all groups; fewer than made: the rest is pads
     float residual_multiplier, low, high, alpha, beta;
 };
 
-// The sums of this thread: rows g and g + 8 of each mma tile, OWNED channels; `at(i, half, c)` by tile, row half, channel.
+// The sums of this thread: rows g and g + 8 of each mma tile, OWNED channels; `at(i, half, c)` by tile, row half, number of
+// the channel.
 template <class Type, class T>
 struct Sums {
     typename Type::Sum value[T::M_TILES][T::N_TILES][4];
@@ -160,7 +161,8 @@ __device__ __forceinline__ bool combine(const Convolution& p, Sums<Type, T>& sum
     return true;
 }
 
-// Whole kernel but for what becomes of a row of sums: `finish(sums, i, half, pixel, channel)` for each one that exists.
+// Whole kernel but for what becomes of a row of sums: `finish(sums, i, half, pixel, group, channel)` for each one that
+// exists; `channel` is the first of the thread's, and of its runs some may lie past p.channels.
 template <class Type, class T, bool WINDOWED, bool SPLIT, class Finish>
 __device__ __forceinline__ void convolve(const Convolution& p, char* shared, Finish finish) {
     const int blocks = (p.channels + T::BN - 1) / T::BN, group = blockIdx.y / blocks;
@@ -175,7 +177,7 @@ __device__ __forceinline__ void convolve(const Convolution& p, char* shared, Fin
     if constexpr (SPLIT)
         if (!combine<Type, T>(p, sums)) return;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int channel = blockIdx.y % blocks * T::BN + warp / T::WARPS_M * T::WN + (lane & 3) * T::OWNED;
+    const int channel = blockIdx.y % blocks * T::BN + warp / T::WARPS_M * T::WN + (lane & 3) * T::RUN;
     if (channel >= p.channels) return;
     const int row = blockIdx.x * T::BM + warp % T::WARPS_M * T::WM + (lane >> 2);
     #pragma unroll

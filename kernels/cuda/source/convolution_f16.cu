@@ -2,7 +2,7 @@
 // names are convolution_i8.cu's.
 #include "epilogue_f16.cuh"
 
-using T = Tile<ORIND_BM, ORIND_BN, ORIND_BK, ORIND_WM, ORIND_WN, ORIND_STAGES>;
+using T = Tile<ORIND_BM, ORIND_BN, ORIND_BK, ORIND_WM, ORIND_WN, ORIND_STAGES, ORIND_RUN>;
 using Store = Choose<ORIND_TWICE, StoreFourTimes, StoreOnce>::Type;
 
 extern "C" __global__ void __launch_bounds__(T::THREADS, ORIND_BLOCKS) ORIND_NAME(const Convolution p) {

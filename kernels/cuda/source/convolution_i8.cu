@@ -1,9 +1,10 @@
 // One INT8 convolution kernel; which one, the build says (build.py):
-//   ORIND_NAME, ORIND_BM, ORIND_BN, ORIND_BK, ORIND_WM, ORIND_WN, ORIND_STAGES, ORIND_BLOCKS (least blocks of an SM),
+//   ORIND_NAME, ORIND_BM, ORIND_BN, ORIND_BK, ORIND_WM, ORIND_WN, ORIND_STAGES, ORIND_RUN (tile.cuh),
+//   ORIND_BLOCKS (least blocks of an SM),
 //   ORIND_UNSIGNED, ORIND_ENDING (epilogue_i8.cuh), ORIND_WINDOWED, ORIND_SPLIT, ORIND_TWICE (upsample in the store)
 #include "epilogue_i8.cuh"
 
-using T = Tile<ORIND_BM, ORIND_BN, ORIND_BK, ORIND_WM, ORIND_WN, ORIND_STAGES>;
+using T = Tile<ORIND_BM, ORIND_BN, ORIND_BK, ORIND_WM, ORIND_WN, ORIND_STAGES, ORIND_RUN>;
 
 using Type = Choose<ORIND_UNSIGNED, UnsignedBytes, SignedBytes>::Type;
 using Store = Choose<ORIND_TWICE, StoreFourTimes, StoreOnce>::Type;
