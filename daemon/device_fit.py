@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import importlib
 
-from ..kernels.cuda.launches import launch_of
+from ..kernels.cuda.assignment import assign
 from ..kernels.ir.validate import programs_of
 from ..kernels.plan.file import PlanFile
 from .sections import EngineSection
-
-ANY_SMS = 8
-"""Multiprocessors for the asking: they decide a kernel's tile, not whether there is a kernel."""
 
 
 def library_problem(engine: EngineSection) -> str | None:
@@ -52,8 +49,5 @@ def plan_problem(plan: PlanFile, engine: EngineSection) -> str | None:
 
 def _without_kernel(plan: PlanFile) -> list[tuple[list[str], int]]:
     """Of each batch size the operators of the steps that no CUDA kernel computes, and how many steps there are."""
-    return [
-        ([type(step).__name__ for step in program.steps if launch_of(step, program, plan.tensors, ANY_SMS) is None],
-         len(program.steps))
-        for program in programs_of(plan.metadata, plan.tensors).values()
-    ]
+    programs = programs_of(plan.metadata, plan.tensors).values()
+    return [([type(step).__name__ for step in assign(program).cpu_steps], len(program.steps)) for program in programs]

@@ -1,5 +1,5 @@
-"""The executor named "cuda": convolutions on the GPU, one graph launch a segment; the other steps on the CPU where the
-configuration allows that.
+"""The executor named "cuda": convolutions, and upsamplings by two behind them, on the GPU, one graph launch a segment;
+the other steps on the CPU where the configuration allows that.
 
 Has the CPU executor's interface. One arena on the device and one, pinned, on the host, with the same offsets;
 residence.py says what is copied between them. Weights are uploaded once, for all batch sizes. The flags of float16
@@ -21,12 +21,12 @@ from ..cpu.memory_check import separate as separated
 from ..cpu.workspace import Workspace
 from ..ir.errors import ProgramError
 from ..ir.program import Program
-from ..ir.steps import Step
+from ..ir.steps import Step, Upsample
 from ..ir.validate import programs_of
 from ..placement import Placement
 from .convolution import Array
 from .device import Device, Graph
-from .launching import Filled, PreparedProgram
+from .launching import Filled, PreparedProgram, Ready
 from .memory import Allocations, DeviceMemory, WeightMemory
 from .overflow import OverflowFlags
 from .residence import Region, Segment, blocks
@@ -45,7 +45,7 @@ class CudaExecutor:
         self.plan, self.device, self.program = prepared.plan, prepared.device, prepared.program
         self.batch = self.program.batch
         self.cpu_steps, self.segments = prepared.cpu_steps, prepared.segments
-        self._launches = prepared.launches
+        self._on_device, self._doubled = prepared.on_device, prepared.doubled
         self._last_on_device = [segment for segment in self.segments if segment.on_device][-1]
         self._places = {step.name: index for index, step in enumerate(self.program.steps)}
         self._walked = False
@@ -69,9 +69,9 @@ class CudaExecutor:
 
     def _open(self, filled: Filled, workspace: Workspace | None) -> None:
         """Kernels on the device, and a graph of each segment."""
-        self._arena, self._arguments = filled.arena, filled.arguments
+        self._arena, self._launches = filled.arena, filled.launches
         self._host = self.device.pinned(self.program.arena_bytes)
-        self.runner = ProgramRunner(self.program, self.plan.tensors, self._host, workspace, self._launches)
+        self.runner = ProgramRunner(self.program, self.plan.tensors, self._host, workspace, self._on_device)
         self._flags = OverflowFlags(self.device, filled.flags)
         for launch in self._launches.values():
             self.device.function(launch.kernel)
@@ -119,12 +119,10 @@ class CudaExecutor:
                 memory.free()
         self.runner = None  # type: ignore[assignment]
 
-    def _enqueue(self, step: Step) -> None:
-        launch = self._launches[step.name]
-        kernel = launch.kernel
-        self.device.function(kernel)(np.frombuffer(bytes(self._arguments[step.name]), np.uint8),
-                                     stream=self.device.stream, block=(kernel.tile.threads, 1, 1), grid=launch.blocks,
-                                     shared=kernel.tile.shared_bytes)
+    def _enqueue(self, launch: Ready) -> None:
+        kernel, block = launch.kernel, (launch.kernel.tile.threads, 1, 1)
+        self.device.function(kernel)(np.frombuffer(bytes(launch.arguments), np.uint8), stream=self.device.stream,
+                                     block=block, grid=launch.blocks, shared=kernel.tile.shared_bytes)
 
     def _move(self, region: Region, up: bool) -> None:
         for block in blocks(region, self.program):
@@ -140,7 +138,8 @@ class CudaExecutor:
             for region in segment.uploads:
                 self._move(region, True)
             for i in steps:
-                self._enqueue(self.program.steps[i])
+                if launch := self._launches.get(self.program.steps[i].name):  # none: a convolution's kernel does it
+                    self._enqueue(launch)
             for region in segment.downloads:
                 self._move(region, False)
             if segment is self._last_on_device:
@@ -154,11 +153,13 @@ class CudaExecutor:
     def _walk(self) -> Iterator[Step]:
         """Every step by itself, both arenas alike after each: for the golden check, which names the step."""
         for index, step in enumerate(self.program.steps):
-            if step.name in self._launches:
+            if launch := self._launches.get(step.name):
                 self._move_all(True)
-                self._enqueue(step)
+                self._enqueue(launch)
                 self._move_all(False)
                 self.device.stream.synchronize()
+                if doubled := self._doubled.get(step.name):
+                    self._halve(doubled)
             else:
                 with np.errstate(all="ignore"):
                     for call in self.runner.steps[index][1]:
@@ -167,6 +168,11 @@ class CudaExecutor:
         self._flags.fetch()
         self.device.stream.synchronize()
         self._note_overflows()
+
+    def _halve(self, doubled: Upsample) -> None:
+        """On the host what the convolution would have written without it, into bytes that nobody else has then."""
+        view = self.runner.binding.all_frames
+        np.copyto(view(doubled.x), view(doubled.y)[:, ::2, ::2])
 
     def _move_all(self, up: bool) -> None:
         for part in self._arena.parts:

@@ -1,7 +1,7 @@
-"""From a step of a program to a kernel's launch: which instance, packed weights, arguments but for addresses. Pure.
+"""From a convolution of a program to a kernel's launch: which instance, packed weights, arguments but for addresses.
+Pure.
 
-Called by `executor.py`. `launch_of` gives None for a step that no CUDA kernel here computes: the caller runs it on the
-CPU where its configuration allows that, or refuses the plan.
+Called by `launching.py`, for the steps that `assignment.py` gives to the GPU.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ir.program import UNIT, Program, Tensor
-from ..ir.steps import ConvF16, ConvI8, DepthwiseF16, DepthwiseI8, Step
+from ..ir.steps import ConvF16, ConvI8, Upsample
+from .assignment import Convolution
 from .convolution import (
-    ACTIVATIONS,
     CHUNK,
     TILES,
     Arguments,
@@ -38,54 +38,16 @@ L2_BYTES_PER_CLOCK = 32
 class Launch:
     """A convolution's launch. `arguments` holds offsets into the arena in x, y and residual, else 0 as pointers."""
 
-    step: Step
+    step: Convolution
     kernel: Kernel
     packed: Packed
     table: Array | None
     arguments: Arguments
     blocks: tuple[int, int, int]
-    frames: int
 
     @property
     def partial_bytes(self) -> int:
         return partial_bytes(self.kernel.tile, self.blocks) if self.kernel.split else 0
-
-
-def launch_of(step: Step, program: Program, constants: Mapping[str, Array], sms: int) -> Launch | None:
-    """The launch for all frames of the batch, or None."""
-    if isinstance(step, (DepthwiseI8, DepthwiseF16)) or not isinstance(step, (ConvI8, ConvF16)):
-        return None
-    if isinstance(step, ConvF16) and step.activation not in ACTIVATIONS:
-        return None
-    y = program.tensors[step.y]
-    # a float32 end is stored channel by channel where it must
-    names = (step.x, *([step.residual] if step.residual else []), *([] if y.dtype == "float32" else [step.y]))
-    if not all(_in_units(program.tensors[name]) for name in names) or not _is_addressable(step, program):
-        return None
-    return _convolution(step, program, constants, sms)
-
-
-def _in_units(tensor: Tensor) -> bool:
-    """Whether the view begins at a unit of channels and the unit that it ends in is the buffer's: 16-byte accesses."""
-    end = tensor.start + tensor.span
-    return tensor.pitch % UNIT == 0 and tensor.start % UNIT == 0 and end + -end % UNIT <= tensor.pitch
-
-
-def _is_addressable(step: ConvI8 | ConvF16, program: Program) -> bool:
-    """Whether convolution.cuh's numbers hold every place: a window's corner and a tap of it are packed into 32 bits
-    each (rows above columns, the corner's moved by 0x4000), bytes of a frame and pixels of a batch counted in 31."""
-    x, y = program.tensors[step.x], program.tensors[step.y]
-    corners = [(y.shape[i] - 1) * step.stride[i] - step.pads[i] for i in (0, 1)]
-    taps = [(step.kernel[i] - 1) * step.dilation[i] for i in (0, 1)]
-    if max(step.pads[:2]) > 0x4000 or corners[0] >= 0x4000 or corners[1] >= 0xC000:
-        return False
-    if taps[0] > 0x7FFF or taps[1] > 0xFFFF:
-        return False
-    pixel_bytes = x.pitch * np.dtype(x.dtype).itemsize
-    far = [[max(corner, pad) for corner, pad in zip(corners, step.pads, strict=False)], taps]
-    spans = [(row * x.shape[1] + column) * pixel_bytes for row, column in far]
-    frames = [program.tensors[name].frame_bytes for name in (step.x, step.y, step.residual) if name]
-    return max(*spans, *frames) < 1 << 31 and program.batch * y.shape[0] * y.shape[1] < 1 << 30
 
 
 def choose_tile(pixels: int, channels: int, groups: int, k_bytes: int, sms: int) -> tuple[Tile, int]:
@@ -115,8 +77,11 @@ def dense(weight: Array, groups: int, channels: int) -> Array:
     return full
 
 
-def _convolution(step: ConvI8 | ConvF16, program: Program, constants: Mapping[str, Array], sms: int) -> Launch:
+def launch_of(step: Convolution, doubled: Upsample | None, program: Program, constants: Mapping[str, Array],
+              sms: int) -> Launch:
+    """The launch for all frames of the batch. `doubled`: the upsampling that the kernel does while it stores."""
     x, y = program.tensors[step.x], program.tensors[step.y]
+    target = y if doubled is None else program.tensors[doubled.y]
     weight, groups = constants[step.weight], step.groups
     per = CHUNK // np.dtype(x.dtype).itemsize
     if groups > 1 and (weight.shape[2] % per or (y.shape[2] // groups) % UNIT):
@@ -130,15 +95,15 @@ def _convolution(step: ConvI8 | ConvF16, program: Program, constants: Mapping[st
     tile, splits = choose_tile(pixels, channels, groups, int(np.prod(weight.shape[:3])) * size, sms)
     kernel = Kernel(tile, {"int8": "s8", "uint8": "u8", "float16": "f16"}[x.dtype], _ending(step, y),
                     windowed=step.kernel != (1, 1) or any(step.pads), split=splits > 1,
-                    activation=step.activation if isinstance(step, ConvF16) else "")
+                    twice=doubled is not None, activation=step.activation if isinstance(step, ConvF16) else "")
     vectors = _vectors(step, y, constants, weight.shape[3])
     packed = pack(kernel, weight, vectors, groups, x.shape[1], x.pitch * size, step.dilation)
     low, high = _bounds(step)
     arguments = Arguments(
-        x=x.offset + x.start * size, y=y.offset + y.start * out_size, height=x.shape[0], width=x.shape[1],
+        x=x.offset + x.start * size, y=target.offset + target.start * out_size, height=x.shape[0], width=x.shape[1],
         out_height=out_height, out_width=out_width, pixels=pixels, stride_h=step.stride[0], stride_w=step.stride[1],
         pad_top=step.pads[0], pad_left=step.pads[1], x_frame=x.frame_bytes, x_pitch=x.pitch * size,
-        x_group=weight.shape[2] * size, y_frame=y.frame_bytes, y_pitch=y.pitch * out_size, channels=channels,
+        x_group=weight.shape[2] * size, y_frame=target.frame_bytes, y_pitch=target.pitch * out_size, channels=channels,
         steps=packed.steps, stored=y.span,
         low=low, high=high, alpha=getattr(step, "alpha", 0.0), beta=getattr(step, "beta", 0.0))
     if step.residual:
@@ -148,10 +113,10 @@ def _convolution(step: ConvI8 | ConvF16, program: Program, constants: Mapping[st
         arguments.residual_frame, arguments.residual_pitch = other.frame_bytes, other.pitch * item
         arguments.residual_multiplier = getattr(step, "residual_multiplier", 1.0)
     table = constants[step.table] if isinstance(step, ConvI8) and step.table else None
-    return Launch(step, kernel, packed, table, arguments, grid(tile, pixels, channels, groups, splits), program.batch)
+    return Launch(step, kernel, packed, table, arguments, grid(tile, pixels, channels, groups, splits))
 
 
-def _ending(step: ConvI8 | ConvF16, y: Tensor) -> str:
+def _ending(step: Convolution, y: Tensor) -> str:
     if y.dtype == "float32":
         return "real"
     if isinstance(step, ConvF16):
@@ -160,7 +125,7 @@ def _ending(step: ConvI8 | ConvF16, y: Tensor) -> str:
             (True, True): "table_residual"}[bool(step.table), bool(step.residual)]
 
 
-def _vectors(step: ConvI8 | ConvF16, y: Tensor, constants: Mapping[str, Array], channels: int) -> tuple[Array, Array]:
+def _vectors(step: Convolution, y: Tensor, constants: Mapping[str, Array], channels: int) -> tuple[Array, Array]:
     """Bias and multiplier; the multiplier of a pad is 0, which keeps the pad 0."""
     given = constants[step.bias]
     bias, gain = np.zeros(channels, given.dtype), np.zeros(channels, np.float32)
@@ -169,7 +134,7 @@ def _vectors(step: ConvI8 | ConvF16, y: Tensor, constants: Mapping[str, Array], 
     return bias, gain
 
 
-def _bounds(step: ConvI8 | ConvF16) -> tuple[float, float]:
+def _bounds(step: Convolution) -> tuple[float, float]:
     if isinstance(step, ConvI8):
         return float(step.low), float(step.high)
     infinite = float("inf")

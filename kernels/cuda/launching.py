@@ -11,44 +11,59 @@ from ..cpu.executor import Plan
 from ..ir.errors import ProgramError
 from ..ir.program import Program
 from .arena import Arena
-from .convolution import Arguments
+from .assignment import assign
+from .convolution import Arguments, Kernel
 from .device import Device
 from .launches import Launch, launch_of
 from .memory import DeviceMemory, WeightMemory
-from .overflow import FlagRows
+from .overflow import FlagRows, flag_bytes
 from .residence import segments
 
 
 @dataclass(frozen=True, slots=True)
+class Ready:
+    """A launch whose weights lie on the device, with the addresses of everything."""
+
+    kernel: Kernel
+    blocks: tuple[int, int, int]
+    arguments: Arguments
+
+
+@dataclass(frozen=True, slots=True)
 class Filled:
-    """A program in memory: the arena, the flags of float16 steps, and every launch's arguments by step."""
+    """A program in memory: the arena, the flags of float16 steps, and every launch by the name of its step."""
 
     arena: Arena
     flags: FlagRows
-    arguments: dict[str, Arguments]
+    launches: dict[str, Ready]
 
 
 class PreparedProgram:
-    """`launches`: of the steps that have a kernel, by name. `cpu_steps`: the others."""
+    """`launches`: of the convolutions on the GPU, by name; `doubled`: as Assignment. `cpu_steps`: what is left to the
+    CPU; all others are `on_device`, by name. Holds the packed weights: nobody keeps it longer than `fill`."""
 
     def __init__(self, plan: Plan, program: Program, device: Device, cpu_steps: bool) -> None:
         """Raises ProgramError where it computes in float32, or has steps that no kernel here computes and `cpu_steps`
         is not given."""
         self.plan, self.program, self.device = plan, program, device
-        found = {step.name: launch_of(step, program, plan.tensors, device.sms) for step in program.steps}
-        self.launches: dict[str, Launch] = {name: launch for name, launch in found.items() if launch is not None}
-        self.cpu_steps = [step for step in program.steps if step.name not in self.launches]
+        given = assign(program)
+        self.cpu_steps, self.doubled = given.cpu_steps, given.doubled
         self._refuse(cpu_steps)
-        self.segments = segments(program, lambda step: step.name in self.launches)
+        self.launches = {
+            name: launch_of(step, given.doubled.get(name), program, plan.tensors, device.sms)
+            for name, step in given.convolutions.items()
+        }
+        self.on_device = {step.name for step in program.steps} - {step.name for step in given.cpu_steps}
+        self.segments = segments(program, lambda step: step.name in self.on_device)
 
     def fill(self, weights: WeightMemory, work: DeviceMemory, separate: bool) -> Filled:
         """Takes every part from `weights` and `work`, and puts the weights there. `separate`: see Arena."""
         arena = Arena(work, self.program, separate)
         halves = [name for name, launch in self.launches.items() if launch.kernel.ending == "half"]
-        rows = FlagRows(halves, self.program.batch, 0)
-        flags = rows.at(work.zeros(rows.nbytes))
+        flags = FlagRows(halves, self.program.batch, work.zeros(flag_bytes(len(halves), self.program.batch)))
         return Filled(arena, flags, {
-            name: self._arguments(launch, arena, flags, weights, work) for name, launch in self.launches.items()})
+            name: Ready(launch.kernel, launch.blocks, self._arguments(launch, arena, flags, weights, work))
+            for name, launch in self.launches.items()})
 
     def _arguments(self, launch: Launch, arena: Arena, flags: FlagRows, weights: WeightMemory,
                    work: DeviceMemory) -> Arguments:

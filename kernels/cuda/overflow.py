@@ -12,6 +12,10 @@ import numpy as np
 from .device import Device
 
 
+def flag_bytes(steps: int, frames: int) -> int:
+    return 4 * frames * steps
+
+
 class FlagRows:
     """Where they lie: `steps` by name, in running order, `frames` flags each, from `start` on."""
 
@@ -20,10 +24,7 @@ class FlagRows:
 
     @property
     def nbytes(self) -> int:
-        return 4 * self.frames * len(self.steps)
-
-    def at(self, start: int) -> FlagRows:
-        return FlagRows(self.steps, self.frames, start)
+        return flag_bytes(len(self.steps), self.frames)
 
     def address(self, step: str) -> int:
         """Of a step's flags on the device, one int32 a frame; 0 for a step that has none."""

@@ -10,6 +10,7 @@ that are filled with OVERFLOWING, and, afterwards, of good ones.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import sys
@@ -24,16 +25,17 @@ from driver_calls import REAL
 
 from orind.kernels.cpu.executor import CpuExecutor
 from orind.kernels.cuda import launching as under_test
-from orind.kernels.cuda.convolution import Arguments, Array
+from orind.kernels.cuda.assignment import Convolution, assign
+from orind.kernels.cuda.convolution import Arguments, Array, Packed
 from orind.kernels.cuda.device import Device
 from orind.kernels.cuda.executor import CudaExecutor
 from orind.kernels.cuda.launches import Launch, launch_of
 from orind.kernels.cuda.memory import DeviceReservation
 from orind.kernels.cuda.prepared import WEIGHTS, PreparedPlan
-from orind.kernels.cuda.residence import blocks
+from orind.kernels.cuda.residence import blocks, segments
 from orind.kernels.ir.errors import DeviceFault, GoldenMismatch, ProgramError
 from orind.kernels.ir.program import UNIT, Program
-from orind.kernels.ir.steps import Step
+from orind.kernels.ir.steps import Upsample
 from orind.kernels.ir.validate import programs_of
 from orind.kernels.memory.pool import size_for
 from orind.kernels.plan.file import PlanFile
@@ -78,8 +80,12 @@ def as_engine(plan: PlanFile, device: Device) -> Iterator[tuple[dict[int, CudaEx
     prepared = PreparedPlan(plan, programs, device, True)
     memory = DeviceReservation(device, size_for(list(prepared.needs.values())), 0)
     executors, _ = prepared.open(memory, "plan")
+    needs = prepared.needs
+    del prepared
+    gc.collect()
+    assert not any(isinstance(held, Packed) for held in gc.get_objects()), "weights are on the device only"
     by_itself = [PreparedPlan(plan, {n: programs[n]}, device, True).needs[WEIGHTS] for n in sorted(programs)]
-    yield executors, prepared.needs, by_itself
+    yield executors, needs, by_itself
     for cuda in executors.values():
         cuda.close()
     memory.close()
@@ -118,7 +124,10 @@ def figures(plan: PlanFile, cuda: CudaExecutor, frames: int) -> dict[str, object
         return {
             "steps": cuda.placement.steps,
             "cpu_steps": len(cuda.placement.on_cpu),
+            "doubled": len(assign(cuda.program).doubled),
             "segments": sum(segment.on_device for segment in cuda.segments),
+            "without_kernel": len(cuda.program.steps) - len(assign(cuda.program).convolutions),
+            "segments_of_convolutions": of_convolutions(cuda.program),
             "placed_segments": cuda.placement.segments,
             "moved": sum(len(blocks(region, cuda.program)) for region in moved),
             **{name: done[name] - warm[name] for name in COUNTED},
@@ -128,21 +137,29 @@ def figures(plan: PlanFile, cuda: CudaExecutor, frames: int) -> dict[str, object
         }
 
 
-def shifted(step: Step, program: Program, constants: Mapping[str, Array], sms: int) -> Launch | None:
+def of_convolutions(program: Program) -> int:
+    """GPU segments that there would be if each upsampling were the CPU's."""
+    given = assign(program).convolutions
+    return sum(segment.on_device for segment in segments(program, lambda step: step.name in given))
+
+
+def shifted(step: Convolution, doubled: Upsample | None, program: Program, constants: Mapping[str, Array],
+            sms: int) -> Launch:
     """`launch_of`, but the first step whose output has a buffer of its own stores a unit of channels too far."""
-    launch = launch_of(step, program, constants, sms)
-    if launch is None or step.name != planted_step(program, constants, sms):
+    launch = launch_of(step, doubled, program, constants, sms)
+    if step.name != planted_step(program):
         return launch
     arguments = Arguments.from_buffer_copy(launch.arguments)
     arguments.y += UNIT * np.dtype(program.tensors[step.writes()[0]].dtype).itemsize
     return replace(launch, arguments=arguments)
 
 
-def planted_step(program: Program, constants: Mapping[str, Array], sms: int) -> str:
-    for step in program.steps:
-        y = program.tensors[step.writes()[0]]
-        if y.layout == "nhwc" and y.span == y.pitch and launch_of(step, program, constants, sms) is not None:
-            return step.name
+def planted_step(program: Program) -> str:
+    given = assign(program)
+    for name, step in given.convolutions.items():
+        y = program.tensors[step.y]
+        if y.span == y.pitch and name not in given.doubled:
+            return name
     raise AssertionError("no such step")
 
 
@@ -152,7 +169,7 @@ def planted(path: Path) -> None:
     device = Device()
     with PlanFile.open_path(path) as plan:
         program = next(iter(programs_of(plan.metadata, plan.tensors).values()))
-        told = {"step": planted_step(program, plan.tensors, device.sms)}
+        told = {"step": planted_step(program)}
         for arena in ("shared", "separate"):
             cuda = CudaExecutor.alone(plan, program.batch, device=device, cpu_steps=True, separate=arena == "separate")
             try:
