@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "call_graph.h"
 #include "forms.h"
 #include "operands.h"
 #include "scan.h"
@@ -182,6 +183,7 @@ private:
             system_call(function, statement, callee, arguments, results, operands);
             return;
         }
+        graph_.add(function.name, callee, statement.line);
         if (std::find(called_.begin(), called_.end(), &*found) == called_.end()) called_.push_back(&*found);
         if (arguments.size() != found->parameters.size() || results.size() != found->results.size())
             refuse(statement.line, callee + " takes another number of arguments or results");
@@ -197,7 +199,7 @@ private:
             copy_frame(statement, frames_.at(callee + "/" + found->results[i]), frame_of(statement, function, results[i]));
     }
 
-    // A place in the thread's frame, the same for every call: functions do not recurse.
+    // A place in the thread's frame, the same for every call: CallGraph refuses recursion.
     Parameter reserve_frame(const std::string& key, uint32_t bytes) {
         const auto found = frames_.find(key);
         if (found != frames_.end()) return found->second;
@@ -278,6 +280,7 @@ private:
     std::map<std::string, uint32_t> starts_, shared_, kernel_parameters_, form_ids_;
     std::map<std::string, Parameter> frames_;
     std::vector<std::pair<size_t, std::string>> calls_;
+    CallGraph graph_;
     uint32_t shared_used_ = 0, local_ = 0, frame_ = 0, top_ = 0, pressure_ = 0;
 };
 

@@ -38,10 +38,15 @@ void outside_shared(const Warp& warp, uint64_t address, int lane) {
                std::to_string(warp.block->shared.size()) + " bytes" + who(lane)};
 }
 
+void outside_frame(const Warp& warp, const Op& op, uint32_t mask) {
+    throw Trap{ERROR_ILLEGAL_ADDRESS, "at " + hexadecimal(static_cast<uint64_t>(op.offset[0])) + " of the parameters of calls, which are " +
+               std::to_string(warp.block->grid.program.frame_bytes) + " bytes" + who(__builtin_ctz(mask))};
+}
+
 uint8_t* local_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane) {
     const uint32_t size = warp.block->grid.program.local_bytes;
     if (address & (bytes - 1)) misaligned(address, bytes, lane);
-    if (address + bytes > size)
+    if (!within(address, bytes, size))
         throw Trap{ERROR_ILLEGAL_ADDRESS, "local memory at " + hexadecimal(address) + " is outside of the thread's " +
                    std::to_string(size) + " bytes" + who(lane)};
     return warp.local.data() + static_cast<size_t>(lane) * size + address;
@@ -50,8 +55,9 @@ uint8_t* local_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane) {
 uint8_t* parameter_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane, Use use) {
     const auto& held = warp.block->grid.launch.parameters;
     if (address & (bytes - 1)) misaligned(address, bytes, lane);
-    if (use != Use::read || address + bytes > held.size())
-        throw Trap{ERROR_ILLEGAL_ADDRESS, "kernel parameters are " + std::to_string(held.size()) + " bytes, and only read" + who(lane)};
+    if (use != Use::read || !within(address, bytes, held.size()))
+        throw Trap{ERROR_ILLEGAL_ADDRESS, "at " + hexadecimal(address) + " of the kernel's parameters, which are " +
+                   std::to_string(held.size()) + " bytes, and only read" + who(lane)};
     return const_cast<uint8_t*>(held.data()) + address;
 }
 

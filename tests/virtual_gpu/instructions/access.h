@@ -20,13 +20,18 @@ struct Hint {
 [[noreturn]] void outside(const Memory& memory, uint64_t address, unsigned bytes, int lane, Use use);
 [[noreturn]] void unwritten(const Memory& memory, uint64_t address, int lane);
 [[noreturn]] void outside_shared(const Warp& warp, uint64_t address, int lane);
+
+// Whether all bytes lie within the first `size`. Written so that no sum wraps: an offset of -4 is a huge address.
+inline bool within(uint64_t address, uint64_t bytes, uint64_t size) { return address <= size && bytes <= size - address; }
+
+[[noreturn]] void outside_frame(const Warp& warp, const Op& op, uint32_t mask);  // the .param variables of calls
 uint8_t* local_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane);
 uint8_t* parameter_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane, Use use);
 
 inline uint8_t* shared_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane, Use use) {
     SharedMemory& shared = warp.block->shared;
     if (address & (bytes - 1)) misaligned(address, bytes, lane);
-    if (address + bytes > shared.size() || address > shared.size()) outside_shared(warp, address, lane);
+    if (!within(address, bytes, shared.size())) outside_shared(warp, address, lane);
     const auto at = static_cast<uint32_t>(address);
     if (use == Use::read) shared.read(at, bytes, warp.index);
     else if (use == Use::write) shared.write(at, bytes, warp.index);

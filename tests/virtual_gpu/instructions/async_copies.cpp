@@ -56,9 +56,7 @@ void copy(Warp& warp, const Op& op, uint32_t mask) {
         const uint64_t to = address_of(warp, op, 0, l);
         if (to % bytes) misaligned(to, bytes, l);
         SharedMemory& shared = warp.block->shared;
-        if (to + bytes > shared.size())
-            throw Trap{ERROR_ILLEGAL_ADDRESS, "cp.async to shared memory at " + std::to_string(to) + " is outside of the block's " +
-                       std::to_string(shared.size()) + " bytes (lane " + std::to_string(l) + ")"};
+        if (!within(to, bytes, shared.size())) outside_shared(warp, to, l);
         made.to = static_cast<uint32_t>(to);
         shared.begin_async(made.to, bytes, warp.index);
         if (!warp.block->grid.options.deferred_copies) write(warp, made);

@@ -68,6 +68,7 @@ void add_space(Forms& forms, std::string_view head) {
 template <class T, int V, class R>
 void load_argument(Warp& warp, const Op& op, uint32_t mask) {
     const uint32_t size = warp.block->grid.program.frame_bytes;
+    if (!within(static_cast<uint64_t>(op.offset[0]), sizeof(T) * V, size)) outside_frame(warp, op, mask);
     for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
         const int l = __builtin_ctz(rest);
         T values[V];

@@ -14,7 +14,7 @@ float rounded(double value, double error = 0) {
     const float near = static_cast<float>(value);
     if (ROUND == Rounding::nearest || value != value || std::isinf(value)) return near;
     const double rest = value - static_cast<double>(near), side = rest != 0 ? rest : error;
-    if (ROUND == Rounding::up || (ROUND == Rounding::zero && near < 0)) return side > 0 ? std::nextafterf(near, INFINITY) : near;
+    if (ROUND == Rounding::up || (ROUND == Rounding::zero && std::signbit(near))) return side > 0 ? std::nextafterf(near, INFINITY) : near;
     return side < 0 ? std::nextafterf(near, -INFINITY) : near;
 }
 
