@@ -13,7 +13,7 @@ from ..ipc import decode_messages as messages
 from ..ipc.channel import Channel
 from ..ipc.engine_messages import STATUS_ERROR, STATUS_OK
 from ..ipc.slots import SlotReader
-from ..kernels.pre.jpeg import JpegError, decode_planes
+from ..kernels.pre.jpeg import JpegError, JpegTooLarge, decode_planes
 from .lifeline import begin_child, go_before_main
 
 
@@ -28,6 +28,9 @@ def _decode(job: messages.Decode, slots: SlotReader) -> messages.Decoded:
     source = slots.view(job.slot_in)[: job.length]
     try:
         picture = decode_planes(source, slots.view(job.slot_out))
+    except JpegTooLarge as error:
+        said = f"{error} in a frame slot: send smaller frames or raise slots.bytes"
+        return messages.Decoded(job.job, STATUS_ERROR, 0, 0, 0, "", said)
     except JpegError as error:
         return messages.Decoded(job.job, STATUS_ERROR, 0, 0, 0, "", str(error))
     return messages.Decoded(job.job, STATUS_OK, picture.width, picture.height, picture.check(), picture.encoding, "")

@@ -36,6 +36,10 @@ class JpegError(ValueError):
     """The data are no JPEG that can be used; the text says why."""
 
 
+class JpegTooLarge(JpegError):
+    """Sound, but its planes need more bytes than there are."""
+
+
 class JpegLibraryMissing(RuntimeError):
     """libturbojpeg is not installed."""
 
@@ -52,31 +56,32 @@ def header(data: Data) -> JpegHeader:
     """What the JPEG says that it is; nothing is decoded. Raises JpegError, JpegLibraryMissing."""
     start = np.frombuffer(data, np.uint8)[:3].tobytes() if len(data) else b""
     if start != _START:
-        raise JpegError(f"is not a JPEG: starts with {start.hex(' ') or 'nothing'}, not ff d8 ff")
+        raise JpegError(f"this is no JPEG: it starts with {start.hex(' ') or 'nothing'}, not ff d8 ff")
     width, height, sampling, colour = _checked(_library().decode_header, data)
     if width == 0 or height == 0:  # as the library answers for tables without a picture
-        raise JpegError("is damaged or unsupported: no picture in it")
+        raise JpegError("the JPEG is damaged or unsupported: no picture in it")
     if colour in _COLOURS:
-        raise JpegError(f"is a {_COLOURS[colour]} JPEG: only YCbCr and grey are supported")
+        raise JpegError(f"the JPEG is {_COLOURS[colour]}: only YCbCr and grey are supported")
     if sampling not in _ENCODINGS:
         name = _OTHER_SAMPLING.get(sampling, "unusual")
-        raise JpegError(f"has {name} chroma subsampling: only 4:2:0, 4:2:2, 4:4:4 and grey are supported")
+        raise JpegError(f"the JPEG has {name} chroma subsampling: only 4:2:0, 4:2:2, 4:4:4 and grey are supported")
     if not (1 <= width <= MAX_SIDE and 1 <= height <= MAX_SIDE and width * height <= MAX_PIXELS):
-        raise JpegError(f"says {width}x{height}: a side may have {MAX_SIDE} pixels, a picture {MAX_PIXELS}")
+        raise JpegError(f"the JPEG says {width}x{height}: a side may have {MAX_SIDE} pixels, a picture {MAX_PIXELS}")
     return JpegHeader(width, height, _ENCODINGS[sampling])
 
 
 def decode_planes(data: Data, out: memoryview | npt.NDArray[np.uint8]) -> Picture:
     """Decodes into the beginning of the writable buffer `out` and returns the Picture that lies there.
 
-    Planes are tight, Y, U, V. Raises JpegError: damaged, truncated (any warning of the library counts), unsupported, or
-    larger than `out`. What `out` holds after an error is undefined.
+    Planes are tight, Y, U, V. Raises JpegError: damaged, truncated (any warning of the library counts), unsupported;
+    JpegTooLarge: larger than `out`. What `out` holds after an error is undefined.
     """
     found = header(data)
     length = frame_bytes(found.encoding, found.width, found.height, 0)
     room = np.frombuffer(out, np.uint8)
     if length > room.size:
-        raise JpegError(f"{found.width}x{found.height} {found.encoding} needs {length} bytes, there are {room.size}")
+        what = f"{found.width}x{found.height} {found.encoding}"
+        raise JpegTooLarge(f"the JPEG is {what} and needs {length} bytes, there are {room.size}")
     picture = Picture(found.encoding, found.width, found.height, 0, room[:length])
     if found.encoding == "gray":
         # PyTurboJPEG 1.x asks for three planes of a grey JPEG and fails; its luma is the grey pixel as it is
@@ -103,7 +108,7 @@ def _checked(call: Callable[..., Any], data: Data, **options: Any) -> Any:
         try:
             return call(np.frombuffer(data, np.uint8), **options)
         except (OSError, UserWarning, ValueError) as error:
-            raise JpegError(f"is damaged or unsupported: {error}") from error
+            raise JpegError(f"the JPEG is damaged or unsupported: {error}") from error
 
 
 def available() -> bool:

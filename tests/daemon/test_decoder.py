@@ -118,7 +118,10 @@ def test_a_picture_larger_than_the_slot_is_refused(no_fd_leak: None) -> None:
     assert slot is not None and target is not None
     desk.ring.view(slot)[:] = data
     said = decoder._decode(messages.Decode(1, slot.index, len(data), target.index), desk.slots)
-    assert said.status == STATUS_ERROR and said.text
+    assert said.status == STATUS_ERROR and said.text == (
+        f"the JPEG is 512x512 gray and needs {512 * 512} bytes, there are {len(data)} in a frame slot: send smaller "
+        "frames or raise slots.bytes"
+    )
     desk.close()
 
 

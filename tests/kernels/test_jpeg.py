@@ -126,30 +126,31 @@ def test_padding_after_the_end_is_ignored():
 
 
 HOSTILE = {
-    "empty": (b"", "is not a JPEG: starts with nothing"),
-    "two bytes": (b"\xff\xd8", "is not a JPEG: starts with ff d8"),
-    "png": (b"\x89PNG\r\n\x1a\n" + bytes(50), "is not a JPEG: starts with 89 50 4e"),
-    "only magic": (b"\xff\xd8\xff", "is damaged or unsupported"),
-    "no frame header": (b"\xff\xd8\xff\xd9", "is damaged or unsupported"),
-    "cut in the header": (GOOD[:100], "is damaged or unsupported"),
+    "empty": (b"", "this is no JPEG: it starts with nothing"),
+    "two bytes": (b"\xff\xd8", "this is no JPEG: it starts with ff d8"),
+    "png": (b"\x89PNG\r\n\x1a\n" + bytes(50), "this is no JPEG: it starts with 89 50 4e"),
+    "only magic": (b"\xff\xd8\xff", "the JPEG is damaged or unsupported"),
+    "no frame header": (b"\xff\xd8\xff\xd9", "the JPEG is damaged or unsupported"),
+    "cut in the header": (GOOD[:100], "the JPEG is damaged or unsupported"),
     "cut in the pixels": (GOOD[: len(GOOD) // 2], "remature end"),
     "last bytes missing": (GOOD[:-2], "remature end"),
     "largest number": (patched(1, b"\xff\xff\xff\xff"), "Maximum supported image dimension is 65500 pixels"),
-    "huge": (patched(1, struct.pack(">HH", 65500, 65500)), "says 65500x65500: a side may have 16384 pixels"),
-    "too many pixels": (patched(1, struct.pack(">HH", 16384, 16384)), "says 16384x16384"),
-    "large enough to hurt": (patched(1, struct.pack(">HH", 8000, 8000)), "needs 96000000 bytes, there are 1048576"),
+    "huge": (patched(1, struct.pack(">HH", 65500, 65500)), "the JPEG says 65500x65500: a side may have 16384 pixels"),
+    "too many pixels": (patched(1, struct.pack(">HH", 16384, 16384)), "the JPEG says 16384x16384"),
+    "large enough to hurt": (patched(1, struct.pack(">HH", 8000, 8000)),
+                             "the JPEG is 8000x8000 yuv420 and needs 96000000 bytes, there are 1048576"),
     "taller than its data": (patched(1, struct.pack(">HH", 200, 75)), "remature end"),
-    "no height": (patched(1, b"\x00\x00"), "is damaged or unsupported"),
-    "no width": (patched(3, b"\x00\x00"), "is damaged or unsupported"),
-    "12 bit": (patched(0, b"\x0c"), "is damaged or unsupported: Unsupported JPEG data precision 12"),
-    "no components": (patched(5, b"\x00"), "is damaged or unsupported"),
-    "CMYK": (encode(CMYK), "is a CMYK JPEG: only YCbCr and grey"),
-    "RGB": (encode(RGB, subsampling=0, keep_rgb=True), "is a RGB JPEG: only YCbCr and grey"),
-    "4:4:0": (patched(7, b"\x12"), "has 4:4:0 chroma subsampling"),
-    "4:1:1": (patched(7, b"\x41"), "has 4:1:1 chroma subsampling"),
+    "no height": (patched(1, b"\x00\x00"), "the JPEG is damaged or unsupported"),
+    "no width": (patched(3, b"\x00\x00"), "the JPEG is damaged or unsupported"),
+    "12 bit": (patched(0, b"\x0c"), "the JPEG is damaged or unsupported: Unsupported JPEG data precision 12"),
+    "no components": (patched(5, b"\x00"), "the JPEG is damaged or unsupported"),
+    "CMYK": (encode(CMYK), "the JPEG is CMYK: only YCbCr and grey"),
+    "RGB": (encode(RGB, subsampling=0, keep_rgb=True), "the JPEG is RGB: only YCbCr and grey"),
+    "4:4:0": (patched(7, b"\x12"), "the JPEG has 4:4:0 chroma subsampling"),
+    "4:1:1": (patched(7, b"\x41"), "the JPEG has 4:1:1 chroma subsampling"),
     "wild subsampling": (patched(7, b"\x33"), "Could not determine subsampling type"),
-    "marker in the pixels": (GOOD[:-200] + b"\xff\xd5" + GOOD[-198:], "is damaged or unsupported"),
-    "lossless frame": (GOOD[: sof(GOOD) - 3] + b"\xc3" + GOOD[sof(GOOD) - 2 :], "is damaged or unsupported"),
+    "marker in the pixels": (GOOD[:-200] + b"\xff\xd5" + GOOD[-198:], "the JPEG is damaged or unsupported"),
+    "lossless frame": (GOOD[: sof(GOOD) - 3] + b"\xc3" + GOOD[sof(GOOD) - 2 :], "the JPEG is damaged or unsupported"),
 }
 
 
@@ -162,7 +163,7 @@ def test_refused_with_a_reason(case):
 
 
 def test_out_too_small():
-    with pytest.raises(JpegError, match="75x53 yuv420 needs 6027 bytes, there are 6026"):
+    with pytest.raises(JpegError, match="the JPEG is 75x53 yuv420 and needs 6027 bytes, there are 6026"):
         decode(GOOD, 6026)
     assert decode(GOOD, 6027).check() == 6027
 
