@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,6 +77,15 @@ class StatusCollector(Collector):
             for name in OUTCOMES:
                 models.add_metric([model, name], told["frames"].get(name, 0))
         yield models
+        labels = ["camera", "outcome"]
+        cameras = CounterMetricFamily("orind_camera_frames", "Triggers by camera, outcome", labels=labels)
+        silent = GaugeMetricFamily("orind_camera_silent_seconds", "Since its last trigger", labels=["camera"])
+        for camera, told in status["cameras"].items():
+            for name in OUTCOMES:
+                cameras.add_metric([camera, name], told["frames"].get(name, 0))
+            if told["last_ns"] is not None:
+                silent.add_metric([camera], max(0.0, (time.monotonic_ns() - told["last_ns"]) / 1e9))
+        yield from (cameras, silent)
         reasons = CounterMetricFamily("orind_frames_refused", "Triggers not answered ok, by reason", labels=["reason"])
         for reason, count in status["reasons"].items():
             reasons.add_metric([reason], count)

@@ -52,11 +52,10 @@ class Pipeline:
         self._active: EngineHandle | None = None
         self._times = DeviceTimes(serving.plans.values())
         self.batch_max = 64
-        self.pace_ns = 0
-        self.clock_hz = 0
-        self._earliest_start_ns = 0
+        self.pace_ns = self.clock_hz = self._earliest_start_ns = 0
         self._ring = ring
         self._ledger = ledger
+        ledger.serve(serving.plans, serving.intake.cameras)
         self._decoders = decoders
         self._publish = publish
         self._repeats = Repeats(ledger, publish)
@@ -249,7 +248,7 @@ class Pipeline:
             self._repeats.forget(camera)
         self.serving = serving
         self.relief.configure(serving.relief)
-        self._ledger.keep_models(serving.plans)
+        self._ledger.serve(serving.plans, serving.intake.cameras)
         self._times.serve(serving.plans.values())
         for frame in filter(lambda f: self._readmitted(f, now_ns), self.queues.take_all()):
             self.queues.retry.append(frame) if frame.replayed else self._queue(frame, now_ns)
@@ -281,7 +280,7 @@ class Pipeline:
         content: dict[str, Any] | None = None,
     ) -> None:
         """The one place where a trigger ends: counted, its slot given back, its result published, replied and kept."""
-        self._ledger.closed(frame, outcome, code)
+        self._ledger.closed(frame, outcome, code, text, now_ns)
         self.relief.ended(frame, outcome, code, now_ns)
         if frame.slot is not None:
             self._ring.give(frame.slot)

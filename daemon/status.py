@@ -97,6 +97,7 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
             }
             for p in generation.plans
         },
+        "cameras": {name: book.table() for name, book in ledger.by_camera.items()},
         "frames": ledger.frames(held),
         "reasons": dict(ledger.reasons),
         "clock_replaced": daemon.stamps.replaced,
@@ -225,7 +226,7 @@ def shortened(table: dict[str, Any]) -> dict[str, Any]:
     """The table without what can grow: every key is there, and health says what is missing."""
     health = table["health"]
     reasons = [*health["reasons"][:10], "the status is too long to be shown whole"]
-    short = {"health": {**health, "reasons": reasons}, "engines": [], "models": {}, "reasons": {}}
+    short = {"health": {**health, "reasons": reasons}, "engines": [], "models": {}, "cameras": {}, "reasons": {}}
     short |= {"processes": [], "energy": {**table["energy"], "models": {}}}
     power = {name: value for name, value in table["power"].items() if not isinstance(value, str | list | dict)}
     return {**table, **short, "power": {**power, "board": None}}

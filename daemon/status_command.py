@@ -12,7 +12,7 @@ from typing import Any
 from ..ipc.exit_codes import Exit
 from ..ipc.outcomes import OUTCOMES
 from ..kernels.plan.replacement import NotWritten, replacing
-from . import energy_view, leaks, loss_view, memory_map, memory_report, output_file
+from . import camera_view, energy_view, leaks, loss_view, memory_map, memory_report, output_file
 from .control_options import add_run_dir, ask
 from .placement import in_words, listed
 
@@ -74,6 +74,7 @@ def lines(status: dict[str, Any]) -> list[str]:
     if status["http"]:
         text.append(f"http     {status['http']}")
     text.append("frames   " + "  ".join(f"{k} {frames[k]}" for k in ("received", *OUTCOMES, "in_flight", "repeated")))
+    text += camera_view.lines(status, time.monotonic_ns())
     degradation = status["degradation"]
     text.append(
         f"load     {degradation['load']:.0%} offered, level {degradation['level']}: {degradation['meaning']}"

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from ..ipc.outcomes import OUTCOMES
-from . import energy_view, leaks, loss_view
+from . import camera_view, energy_view, leaks, loss_view
 from .memory_report import in_words as in_words_of_memory
 from .placement import in_words, listed
 
@@ -44,6 +44,7 @@ def render(status: dict[str, Any], code: int, reasons: list[str]) -> str:
         *(f"<div class={kind}>{escape(reason)}</div>" for reason in reasons),
         _load(status["degradation"]),
         _frames(status["frames"]),
+        _cameras(status),
         _latency(status["latency_ms"]),
         _engines(status["engines"]),
         _lost(status),
@@ -71,6 +72,16 @@ def _frames(frames: dict[str, int]) -> str:
     head = "".join(f"<th class=n>{c.replace('_', ' ')}</th>" for c in columns)
     row = "".join(f"<td class=n>{frames[c]}</td>" for c in columns)
     return f"<h2>Frames</h2><div class=bar>{bar}</div><table><tr>{head}<tr>{row}</table>"
+
+
+def _cameras(status: dict[str, Any]) -> str:
+    head = "".join(f"<th class=n>{name}" for name in OUTCOMES)
+    rows = "".join(
+        f"<tr><td>{escape(camera)}" + "".join(f"<td class=n>{n}" for n in counts.values())
+        + f"<td>{came or 'none yet'}<td>{escape(went)}"
+        for camera, counts, came, went in camera_view.rows(status, time.monotonic_ns())
+    )
+    return f"<h2>Cameras</h2><table><tr><th>camera{head}<th>last frame<th>last not ok{rows}</table>"
 
 
 def _latency(stages: dict[str, dict[str, float]]) -> str:

@@ -164,6 +164,10 @@ def test_status_for_a_person(tmp_path: Path, capsys: Captured) -> None:
         "model    m: 4 of 5 steps run on the CPU (3 MaxPool, 1 Unary), 1 GPU segment\n"
         "         on the CPU: MaxPool: <a>, b, and 1 more\n         on the CPU: Unary: c\n" in out
     )
+    assert (
+        "camera   <silent>: no frame yet\n"
+        "camera   cam: ok 7  rejected 1  last frame 2 min ago; last not ok 7 s ago: rejected: <2> parts\n" in out
+    )
     assert "model    m: ok 6  error 1\n" in out and "model    n: no frames yet\n" in out
     assert "power    21.5 of 30.0 W, junction unreadable C, GPU 600 of at most 612 MHz\nboard    Orin <x>" in out
     assert out.endswith(

@@ -184,6 +184,7 @@ def test_status_has_all_that_others_script_against(house: House) -> None:
     assert (status["energy"]["reason"], status["energy"]["board_joules"]) == (UNMEASURED, None)
     assert list(status["energy"]["models"]["m"]["cameras"]) == ["cam", "live"]
     assert status["models"]["m"]["plan"] == "m.plan" and status["pid"] == os.getpid()
+    assert list(status["cameras"]) == ["cam", "live"] and status["cameras"]["cam"]["frames"] == {"ok": 1}
 
 
 def test_a_trigger_that_is_nowhere_shows_in_the_books_and_in_health(house: House) -> None:

@@ -47,10 +47,13 @@ def made_energy() -> dict[str, Any]:
 
 def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any]:
     ledger = Ledger()
+    ledger.serve([], ["cam", "<silent>"])
     for n in range(10):
         ledger.opened()
         if n < 8:
-            ledger.closed(Trigger("cam", n, None, None, "", 0), "ok" if n else "rejected", "" if n else "parts")
+            now_ns = time.monotonic_ns()
+            why = ("ok", "", None) if n else ("rejected", "parts", "<2> parts")
+            ledger.closed(Trigger("cam", n, None, None, "", now_ns - 90_000 * MS), *why, now_ns - 7_000 * MS)
         ledger.stages["total"].add((n + 1) * 2 * MS)
     return {
         "generation": 3, "state": "serving", "health": {"ok": ok, "reasons": list(reasons)}, "failovers": 2,
@@ -58,6 +61,7 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
         "failover": {"number": 2, "at_ns": time.monotonic_ns(), "fault": "died", "reason": "signal <11>", "frames": 1},
         "degradation": {"level": 1, "meaning": "frames of <optional> cameras are left out", "reason": "<late>",
                         "load": 1.25},
+        "cameras": {name: book.table() for name, book in ledger.by_camera.items()},
         "frames": ledger.frames(2), "reasons": dict(ledger.reasons), "queue": {"length": 4}, "slots": {"free": 30},
         "renewals": 1,
         "processes": [
@@ -197,6 +201,11 @@ def test_metrics_are_what_prometheus_reads(site: Site) -> None:
         ("m", "ok"): 6, ("error", "m"): 1,
     }
     assert value[("orind_model_frames_total", "n", "ok")] == 0
+    by_camera = {key[1:]: n for key, n in value.items() if key[0] == "orind_camera_frames_total" and n}
+    assert by_camera == {("cam", "ok"): 7, ("cam", "rejected"): 1}
+    assert value[("orind_camera_frames_total", "<silent>", "error")] == 0
+    silent = {key: n for key, n in value.items() if key[0] == "orind_camera_silent_seconds"}
+    assert list(silent) == [("orind_camera_silent_seconds", "cam")] and 90 <= min(silent.values()) < 150
     assert value[("orind_memory_hertz",)] == 3.199e9 and value[("orind_memory_busy_ratio",)] == 0.41
     assert value[("orind_board_watts",)] == 21.5 and ("orind_junction_celsius",) not in value
     assert {key[1:]: n for key, n in value.items() if key[0] == "orind_board_energy_joules_total"} == {
@@ -232,6 +241,9 @@ def test_the_page_shows_the_state_and_escapes_what_it_shows(site: Site) -> None:
     assert "<tr><td class=n>3<td>its process ended, by a signal or by itself</table>" in body
     assert "<p>Last failover 0 s ago, 1 frame in flight: signal &lt;11&gt;<" in body
     assert "class='state poor'" in body
+    assert "<tr><td>cam<td class=n>7<td class=n>0<td class=n>0<td class=n>1<td class=n>0" in body
+    assert "<td>2 min ago<td>7 s ago: rejected: &lt;2&gt; parts</table>" in body
+    assert "<tr><td>&lt;silent&gt;" in body and "<td>none yet<td><tr><td>cam" in body
     assert "m: 4 of 5 steps run on the CPU (3 MaxPool, 1 Unary), 1 GPU segment<ul>" in body
     assert "0.083 Wh in 10 s: idle 67%, inference 33%, other 0%; unknown for 4 s" in body
     assert "<th class=n>J above idle<th class=n>frames" in body
