@@ -122,7 +122,6 @@ class Kernel:
             "ORIND_WN": t.wn,
             "ORIND_STAGES": t.stages,
             "ORIND_RUN": self.run,
-            "ORIND_BLOCKS": 1,
             "ORIND_UNSIGNED": int(self.type == "u8"),
             "ORIND_ENDING": ENDINGS["f16" if self.type == "f16" else "s8"].index(self.ending),
             "ORIND_WINDOWED": int(self.windowed),

@@ -4,8 +4,6 @@
 #pragma once
 
 using int8 = signed char;
-using uint8 = unsigned char;
-using int16 = short;
 using uint16 = unsigned short;
 using uint32 = unsigned int;
 using uint64 = unsigned long long;
@@ -48,7 +46,6 @@ ORIND_DEVICE void load_matrices(uint32 (&to)[4], uint32 address) {
 // sums += a (16 x 32 bytes, rows) * b (32 bytes x 8, columns). The fragments of int8 and float16 are the same bytes.
 struct SignedBytes {
     using Sum = int;
-    static constexpr int BYTES = 1;
     static __device__ __forceinline__ void multiply(int (&sums)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {
         asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
                      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
@@ -59,7 +56,6 @@ struct SignedBytes {
 // Activations without sign: the graph's input as it comes from a camera. Weights keep theirs.
 struct UnsignedBytes {
     using Sum = int;
-    static constexpr int BYTES = 1;
     static __device__ __forceinline__ void multiply(int (&sums)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {
         asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
                      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
@@ -69,7 +65,6 @@ struct UnsignedBytes {
 
 struct Halves {
     using Sum = float;
-    static constexpr int BYTES = 2;
     static __device__ __forceinline__ void multiply(float (&sums)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
                      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])

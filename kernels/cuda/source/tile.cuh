@@ -20,7 +20,7 @@ struct Tile {
     static constexpr int A_ROUNDS = BM / ROWS, B_ROUNDS = (BN + ROWS - 1) / ROWS;
     static constexpr int M_TILES = WM / 16, N_TILES = WN / 8; // of mma, in a warp
     static constexpr int OWNED = WN / 4;                      // output channels of a thread
-    static constexpr int STAGE_BYTES = (BM + BN) * BK, SHARED_BYTES = STAGES * STAGE_BYTES;
+    static constexpr int STAGE_BYTES = (BM + BN) * BK;        // of shared memory, STAGES of them
     static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0, "whole warps, pairs of mma columns");
     static_assert(BK == 32 || BK == 64 || BK == 128, "the swizzle");
     static_assert(OWNED % RUN == 0 && RUN % 4 == 0, "whole runs, of four channels at least");
