@@ -114,6 +114,19 @@ def test_without_nvrtc_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatc
     nvrtc.load.cache_clear()
 
 
+def test_the_wheels_nvrtc_comes_before_a_toolkits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = nvrtc.load().path
+    toolkit = tmp_path / wheel.name
+    toolkit.symlink_to(wheel)
+    monkeypatch.setattr(nvrtc, "TOOLKITS", (str(tmp_path),))
+    nvrtc.load.cache_clear()
+    assert nvrtc.load().path == wheel and "site-packages" in wheel.parts
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # no such wheel
+    nvrtc.load.cache_clear()
+    assert nvrtc.load().path == toolkit
+    nvrtc.load.cache_clear()
+
+
 def test_a_library_that_cannot_be_loaded_is_passed_over_or_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,8 @@ from orind.kernels.cuda import build, nvrtc
 from orind.kernels.cuda.convolution import Arguments, Kernel, ceil_div, grid, pack, partial_bytes
 
 Array = npt.NDArray[Any]
+PADS = slice(3, None, 11)
+"""Channels of y whose multiplier is 0, as pads have it: they stay 0 whatever bias, table and residual say."""
 GUARD = 64
 """Bytes in front of and behind every slice that must stay as they were."""
 
@@ -131,6 +133,9 @@ def numbers(shape: Shape, kernel: Kernel, seed: int) -> Numbers:
     reach = 300.0 if kernel.ending.startswith("table") else 90.0
     multiplier = (reach / spread * draw.uniform(0.5, 2, m)).astype(np.float32)
     multiplier[::7] = 2.0 ** np.round(np.log2(reach / spread))
+    multiplier[PADS] = 0
+    table = draw.integers(-128, 128, 1024).astype(np.int8)
+    table[512] = 77  # what a sum of 0 gives
     return Numbers(
         x,
         weight,
@@ -138,7 +143,7 @@ def numbers(shape: Shape, kernel: Kernel, seed: int) -> Numbers:
         multiplier,
         draw.integers(-128, 128, (shape.frames, *shape.out, m)).astype(np.int8),
         np.float32(draw.choice([0.5, 0.7314])),
-        draw.integers(-128, 128, 1024).astype(np.int8),
+        table,
         int(draw.choice([-128, 0])),
         int(draw.choice([127, 55])),
     )
@@ -154,11 +159,13 @@ def half_numbers(shape: Shape, draw: np.random.Generator) -> Numbers:
     weight = draw.normal(0, 1 / np.sqrt(depth), (*shape.kernel, shape.cin, m)) * 2.0 ** draw.integers(-4, 2, m)
     residual = draw.normal(0, 1, (shape.frames, *shape.out, m)) * draw.integers(0, 2)
     low, high = [(-np.inf, np.inf), (0.0, 6.0)][draw.integers(2)]
+    multiplier = np.ones(m, np.float32)
+    multiplier[PADS] = 0
     return Numbers(
         x.astype(np.float16),
         weight.astype(np.float16),
         draw.normal(0, 1, m).astype(np.float32),
-        np.ones(m, np.float32),
+        multiplier,
         residual.astype(np.float16),
         np.float32(0),
         np.zeros(1024, np.int8),
@@ -205,6 +212,7 @@ def answer(shape: Shape, kernel: Kernel, given: Numbers) -> Array:
         if kernel.ending != "table":
             v = np.clip(v, np.float32(given.low), np.float32(given.high))
         result = np.rint(v).astype(np.int8)
+        result[..., given.multiplier == 0] = 0
     return result.repeat(2, 1).repeat(2, 2) if kernel.twice else result
 
 
@@ -238,7 +246,7 @@ def half_answer(shape: Shape, kernel: Kernel, given: Numbers) -> tuple[Array, Ar
     function, slope = REFERENCES[kernel.activation]
     with np.errstate(over="ignore"):
         y = function(acc)
-    y = np.clip(y + given.residual.astype(np.float64), given.low, given.high)
+    y = np.clip(y + given.residual.astype(np.float64), given.low, given.high) * given.multiplier
     bound = (
         2.0**-11 * np.abs(y)
         + max(1, slope) * (depth + 16) * 2.0**-23 * (size + np.abs(given.bias) + np.abs(given.residual))

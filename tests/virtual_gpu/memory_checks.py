@@ -2,7 +2,8 @@
 graph whose capture is given up.
 
 Started by test_executor_memory.py on the virtual GPU, with VIRTUAL_GPU_CONTROL set. Prints as JSON what is said of each
-allocation, the bytes that stay behind, what is said without a stream, and the driver's answers to the capture.
+allocation, the bytes and the graphs that stay behind, what is said without a stream, and the driver's answers to the
+capture.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def main() -> dict[str, object]:
     device = Device()
     try:
         assert opened(device, programs, constants) == ""  # its kernels stay loaded
-        answers = given_up_capture(device)
+        answers, graphs = given_up_capture(device), graphs_of_a_life(device, programs, constants)
         free, _ = driver.mem_get_info()
         said, left = [], []
         for number in range(1, ALLOCATIONS_MAX):
@@ -77,20 +78,26 @@ def main() -> dict[str, object]:
     finally:
         device.close()
     return {"said": said, "left": left, "reservation": without_room(), "without_stream": without_stream(),
-            "given_up_capture": answers}
+            "given_up_capture": answers, "graphs": graphs}
 
 
 class Answers:
-    """The driver's library; keeps each function's name and code."""
+    """The driver's library; keeps each function's name and code, and the graphs that it made."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
         self.kept: list[tuple[str, int]] = []
+        self.graphs: list[int] = []
+        self.executables: list[int] = []
 
     def __getattr__(self, name: str) -> Callable[..., int]:
-        def called(*arguments: object) -> int:
+        def called(*arguments: Any) -> int:
             code = int(self._library[name](*arguments))
             self.kept.append((name, code))
+            if name == "cuStreamEndCapture":
+                self.graphs.append(arguments[1]._obj.value)
+            if name == "cuGraphInstantiateWithFlags":
+                self.executables.append(arguments[0]._obj.value)
             return code
 
         return called
@@ -110,6 +117,21 @@ def given_up_capture(device: Device) -> list[tuple[str, int]]:
         device._library = library
     device.zeros(8)  # nothing is captured any more
     return answers.kept
+
+
+def graphs_of_a_life(device: Device, programs: dict[int, Program], constants: dict[str, NDArray[Any]]) -> list[int]:
+    """Segments of an executor on the GPU; graphs made, executable and not; those that a driver that knows every handle
+    still has once the executor is closed."""
+    library = device._library
+    device._library = answers = Answers(library)
+    plan = SimpleNamespace(tensors=constants, metadata={})
+    with CudaExecutor.alone(plan, 1, programs, device=device, cpu_steps=True) as cuda:
+        segments = cuda.placement.segments
+        cuda.run()
+    device._library = library
+    alive = [library.cuGraphDestroy(ctypes.c_void_p(graph)) == 0 for graph in answers.graphs]
+    alive += [library.cuGraphExecDestroy(ctypes.c_void_p(executable)) == 0 for executable in answers.executables]
+    return [segments, len(answers.executables), len(answers.graphs), sum(alive)]
 
 
 def without_room() -> str:

@@ -1,5 +1,6 @@
-"""Convolutions of odd shapes on the CUDA executor and on the CPU's: `net_checks.py edges|random`. Prints as JSON the
-outputs that differ, of each net, and how many of its convolutions ran on the GPU.
+"""Convolutions of odd shapes on the CUDA executor and on the CPU's: `net_checks.py edges|random|deep|pads`. Prints as
+JSON, of each net, the outputs that differ and how many of its convolutions ran on the GPU (deep: as split-K); pads: the
+steps that differ, pads included, and those that leave a pad that is not 0.
 
 Started by test_odd_shapes.py with LD_LIBRARY_PATH set, in a process of its own: which libcuda.so.1 a process has is
 decided once.
@@ -27,6 +28,7 @@ from orind.kernels.cuda.device import Device
 from orind.kernels.cuda.executor import CudaExecutor
 from orind.kernels.ir.steps import ConvI8
 from orind.kernels.passes.lower import lower
+from orind.kernels.quant.borders import layers_of
 from orind.kernels.quant.half import mixed_numbers
 
 Pair = tuple[int, int]
@@ -122,9 +124,70 @@ def compare(model: onnx.ModelProto, batch: int, device: Device, seed: int) -> tu
     return wrong, len(done)
 
 
-def main(which: str) -> list[tuple[list[str], int]]:
+def deep_net() -> onnx.ModelProto:
+    """Few pixels of many channels: there are fewer blocks than SMs, and K is long."""
+    net = Net((1, 128, 3, 3))
+    x = net.silu(net.conv(net.input, 128))
+    y = net.op("Add", net.conv(x, 128), x)
+    return net.model([(net.conv(y, 6, 3), (1, 6, 3, 3))])
+
+
+def deep(precision: str, batch: int, device: Device) -> tuple[float, int]:
+    """How far from the CPU's the outputs of three runs are, in parts of the largest, and the launches of split-K."""
+    scales = calibrated(deep_net())
+    graph, numbers = mixed_numbers(scales, layers_of(scales.graph) if precision == "fp16" else ())
+    programs, constants = lower(graph, [batch], numbers)
+    right, worst = ProgramRunner(programs[batch], constants), 0.0
+    plan = SimpleNamespace(tensors=constants, metadata={})
+    with CudaExecutor.alone(plan, batch, programs, device=device, cpu_steps=True) as cuda:
+        for seed in range(3):  # what a launch leaves of its partial sums and counters the next one finds
+            fill(right, seed)
+            np.copyto(cuda.input, right.input)
+            for want, got in zip(right.run(), cuda.run(), strict=True):
+                worst = max(worst, float(np.abs(want - got).max() / np.abs(want).max()))
+        return worst, sum(launch.kernel.split for launch in cuda._launches.values())
+
+
+def sigmoids() -> onnx.ModelProto:
+    """20 channels in units of 16, through a function that is not 0 at 0: alone, and before a sum."""
+    net = Net((1, 3, 5, 5))
+    x = net.op("Sigmoid", net.conv(net.input, 20))
+    y = net.op("Add", net.op("Sigmoid", net.conv(x, 20)), x)
+    return net.model([(net.conv(y, 2, 1), (1, 2, 5, 5))])
+
+
+def pads(precision: str, device: Device) -> dict[str, list[str]]:
+    scales = calibrated(sigmoids())
+    graph, numbers = mixed_numbers(scales, layers_of(scales.graph) if precision == "fp16" else ())
+    programs, constants = lower(graph, [2], numbers)
+    tables = [table for table in constants.values() if table.shape == (1024,)]
+    assert precision == "fp16" or (len(tables) == 2 and all(table[512] for table in tables))
+    plan, right = SimpleNamespace(tensors=constants, metadata={}), ProgramRunner(programs[2], constants)
+    told: dict[str, list[str]] = {"differ": [], "cpu": [], "gpu": []}
+    with CudaExecutor.alone(plan, 2, programs, device=device, cpu_steps=True) as cuda:
+        fill(right)
+        right.input[..., 3:] = 0
+        np.copyto(cuda.input, right.input)
+        for step, _ in zip(right.walk(), cuda._walk(), strict=True):
+            if right.sum_of(step) != cuda.runner.sum_of(step):
+                told["differ"].append(step.name)
+            tensor = programs[2].tensors[step.writes()[0]]
+            if tensor.layout == "nhwc" and tensor.dtype != "float32":
+                beside = np.setdiff1d(np.arange(tensor.span), tensor.channels())
+                assert len(beside)
+                for side, runner in (("cpu", right), ("gpu", cuda.runner)):
+                    if runner.binding.all_frames(tensor.name)[..., beside].any():
+                        told[side].append(step.name)
+    return told
+
+
+def main(which: str) -> object:
     device = Device()
     try:
+        if which == "deep":
+            return [deep(precision, batch, device) for precision in ("int8", "fp16") for batch in (1, 4)]
+        if which == "pads":
+            return [pads(precision, device) for precision in ("int8", "fp16")]
         if which == "edges":
             return [compare(edge(*given), 1, device, 0) for given in EDGES]
         return [compare(random_net(seed), (1, 3, 8)[seed % 3], device, seed) for seed in range(SEEDS)]

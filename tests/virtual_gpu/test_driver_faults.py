@@ -139,10 +139,19 @@ def test_one_bit_of_the_first_output_is_flipped_silently(plant: Any) -> None:
 
 
 def test_a_slow_down_takes_longer_and_changes_nothing(plant: Any) -> None:
-    planted = plant("slow_down factor=1000 launch=2")
-    planted.fill(1)
-    planted.fill(2)
-    assert planted.cuda.words(planted.out, 4) == [2] * 4
+    factor, slow, launches = 20_000, 5, 12
+
+    def time_of_one(value: int) -> float:
+        begin = time.perf_counter()
+        planted.fill(value)
+        assert planted.synchronise() == 0
+        return time.perf_counter() - begin
+
+    planted = plant(f"slow_down factor={factor} launch={slow}")
+    times = [time_of_one(value) for value in range(1, launches + 1)]
+    assert planted.cuda.words(planted.out, 4) == [launches] * 4
+    # the kernel is slowed down, the way there and back is not, which takes far longer than this kernel
+    assert times.pop(slow - 1) > factor / 1000 * min(times)
 
 
 def test_a_lost_device_answers_nothing_and_is_not_found_again(plant: Any, fresh: Fresh) -> None:

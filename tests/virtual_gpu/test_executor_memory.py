@@ -42,6 +42,8 @@ def test_memory_that_is_short_at_any_allocation(pycuda_python: str, library: Pat
     )
     functions = ["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphDestroy"]
     assert told["given_up_capture"] == [[name, 0] for name in functions]
+    segments, executables, graphs, alive = told["graphs"]
+    assert segments == executables == graphs > 0 == alive, "an executor that is closed leaves no graph"
     assert told["without_stream"] == "device cuda: no GPU can be used (cuStreamCreate failed: unknown error)"
 
 
