@@ -251,7 +251,6 @@ orind keeps serving; Ctrl-C ends it. In another terminal:
   orind power --watch --run-dir {stage.run_dir}
   orind power budget 18 --for 10m --run-dir {stage.run_dir}
   orind power modes --root {stage.work / "board"}
-  orind power restore --run-dir {stage.run_dir}
 status page: {status["http"]}""",
         flush=True,
     )
