@@ -77,13 +77,14 @@ class Config(Section):
         """Waiting frames above which health is 503."""
         return self.health.queue_max if self.health.queue_max is not None else self.slots.count * 3 // 4
 
-    def restart_notes(self, start: Config) -> list[str]:
-        """What differs from `start` and only a restart can apply."""
+    def reload_notes(self, start: Config, serving: Config) -> list[str]:
+        """What differs from `start` and only a restart can apply; what it gives up and `serving` does not."""
         changed = [name for name in RESTART_ONLY if getattr(start, name) != getattr(self, name)]
-        return [f"{name} has changed, which takes effect at the next restart" for name in changed]
+        restart = [f"{name} has changed, which takes effect at the next restart" for name in changed]
+        return restart + [note for note in self.notes() if note not in serving.notes()]
 
     def notes(self) -> list[str]:
-        """What is given up of what orind promises: a line each, which begins with the dotted key to look at."""
+        """What is given up of what orind promises: a line each, which names the dotted key to look at."""
         return list(promises.of_failover(self.engine))
 
     @model_validator(mode="after")
@@ -94,7 +95,7 @@ class Config(Section):
         return self
 
     def contradictions(self) -> list[str]:
-        """Settings that cannot both hold: a line each, which begins with the dotted key to look at."""
+        """Settings that cannot both hold: a line each, which names the dotted key to look at."""
         tightest_ms = min(camera.deadline_ms for camera in self.cameras.values())
         return [
             *contradictions.of_routing(self.models, self.cameras),

@@ -226,8 +226,8 @@ class Daemon:
         return Generation(self._numbers, config, candidate.plans, self._launcher, self._poller, self, self.stamps)
 
     def open(self, config: Config) -> list[str]:
-        """Open the endpoints that are new. Returns what only a restart can apply of it, and what it gives up."""
-        return self.endpoints.open(config) + config.restart_notes(self._started_with) + config.notes()
+        """Open the endpoints that are new. Returns what only a restart can apply of it, and what it newly gives up."""
+        return self.endpoints.open(config) + config.reload_notes(self._started_with, self.generation.config)
 
     def switch(self, generation: Generation, power: PowerTables, now_ns: int) -> None:
         """The new generation takes the next frame; the old one answers what it has and ends."""
@@ -296,5 +296,5 @@ class Daemon:
             if self.ledger.in_flight:
                 self._drop_all("the daemon ends by a fault", time.monotonic_ns())
         finally:
-            log.info("ended: %s, %d answers without a receiver", self.ledger.outcomes, self.ledger.unroutable)
+            log.info("ended: %s", self.ledger.in_words())
             self._opened.close()

@@ -81,6 +81,11 @@ class Ledger:
         self.by_model = {name: self.by_model.get(name, Counter()) for name in models}
         self.by_camera = {name: self.by_camera.get(name, CameraBook()) for name in sorted(cameras)}
 
+    def in_words(self) -> str:
+        """How all ended, for the log's last line."""
+        ended = ", ".join(f"{count} {outcome}" for outcome, count in self.outcomes.items() if count) or "no frames"
+        return f"{ended}; {self.unroutable} undeliverable answers"
+
     def frames(self, held: int) -> dict[str, int]:
         """The table of `orind status --json`; `held`: frames counted where they are."""
         return {"received": self.received, **self.outcomes, "in_flight": held, "repeated": self.repeated}

@@ -1,7 +1,7 @@
-"""What orind promises unless a configuration gives it up: a note each, which begins with the dotted key to look at.
+"""What orind promises unless a configuration gives it up: a note each, which names the dotted key to look at.
 
-Called by `config.py`; printed by `orind check`, logged at every start, told with every reload. Pure. A note refuses
-nothing: on a busy machine somebody may want it so, but knowingly.
+Called by `config.py`; printed by `orind check`, logged at every start, told with a reload that brings it. Pure. A note
+refuses nothing: on a busy machine somebody may want it so, but knowingly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ TAKE_OVER_MS = 30
 def of_failover(engine: EngineSection) -> Iterator[str]:
     if engine.heartbeat_missed_ms + TAKE_OVER_MS >= FAILOVER_BOUND_MS:
         yield (
-            f"engine.heartbeat_missed_ms: {engine.heartbeat_missed_ms:g} and up to {TAKE_OVER_MS} ms for a take-over "
-            f"do not stay below the {FAILOVER_BOUND_MS} ms within which a standby is to serve after an idle engine "
-            "hangs"
+            f"a hung idle engine is replaced after about {engine.heartbeat_missed_ms + TAKE_OVER_MS:g} ms; the aim is "
+            f"less than {FAILOVER_BOUND_MS} ms (lower engine.heartbeat_missed_ms)"
         )

@@ -68,6 +68,16 @@ def test_a_configured_camera_has_a_book_of_its_own() -> None:
     assert list(ledger.by_camera) == ["line2", "line3"], "a reload's cameras"
 
 
+def test_the_last_line_of_the_log_says_how_all_ended() -> None:
+    ledger = Ledger()
+    assert ledger.in_words() == "no frames; 0 undeliverable answers"
+    for n, outcome in enumerate(["ok", "ok", "stale"]):
+        ledger.opened()
+        ledger.closed(trigger(n), outcome, "", None, 0)
+    ledger.unroutable = 1
+    assert ledger.in_words() == "2 ok, 1 stale; 1 undeliverable answers"
+
+
 def test_a_second_outcome_is_refused() -> None:
     ledger = Ledger()
     frame = trigger(7)

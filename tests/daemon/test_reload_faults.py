@@ -355,9 +355,7 @@ def test_what_takes_a_restart_is_told_by_the_reload_and_does_not_come_into_force
     reload = Reload(house, "checking")
     reload.start_engines(slots={"count": 9, "bytes": 8192})
     reload.finish()
-    *restart, given_up = reload.replies[0]["notes"]
-    assert restart == ["slots has changed, which takes effect at the next restart"]
-    assert given_up.startswith("engine.heartbeat_missed_ms: 60000 ")
+    assert reload.replies[0]["notes"] == ["slots has changed, which takes effect at the next restart"]
     assert house.daemon.generation.config.slots.count == 8
     reload.old[0].answer(reload.order, [ROW])
     assert reload.outcome(1) == "ok"
