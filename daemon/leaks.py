@@ -193,6 +193,7 @@ def in_words(process: Mapping[str, Any]) -> str:
     """One line of the table, for people."""
     parts = [f"{process[key] / MIB:.1f} MiB {text}" for key, text in (("private", "private"), ("device_free", "free"))
              if key in process]
-    parts += [f"{process[key]} {key}" for key in ("descriptors", "threads") if key in process]
+    parts += [f"{process[key]} {key if process[key] != 1 else key[:-1]}" for key in ("descriptors", "threads")
+              if key in process]
     grows = f"; grows: {', '.join(process['leaks'])}" if process["leaks"] else ""
     return f"{process['name']}: {', '.join(parts)}{grows}"

@@ -87,7 +87,7 @@ def in_words(memory: dict[str, Any]) -> str:
     used = f", {mib(memory['reserve_used'])} of it in use" if memory["reserve_used"] else ""
     return (
         f"{mib(memory['used'])} of {mib(memory['size'])} used in {memory['blocks_total']} blocks, "
-        f"{mib(memory['free'])} free, {memory['fragmentation_percent']:.1f} % of that in pieces; "
+        f"{mib(memory['free'])} free, fragmentation {memory['fragmentation_percent']:.1f} %; "
         f"emergency reserve {mib(memory['reserve'])}{used}"
     )
 

@@ -13,6 +13,7 @@ from .control_options import add_run_dir, ask
 from .power_requests import UNITS
 
 TIMEOUT_S = 5.0
+ENDED = {"budget": "the policy's holds", "ambient": "none is given any more"}  # true also where nothing stood
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     if not answer["ok"]:
         print(f"orind power {options.action}: {answer['result']}", file=sys.stderr)
         return Exit.FAILED
-    print(f"{options.action}: what was asked for has ended" if options.value is None
+    print(f"{options.action}: {ENDED[options.action]}" if options.value is None
           else f"{options.action} of {options.value:g} {unit} for {options.for_s:g} s")
     if answer["result"] != "taken":
         print(f"orind power {options.action}: {answer['result']}", file=sys.stderr)

@@ -155,8 +155,10 @@ class Relief:
         if self.level is not before.level:
             log.warning("degradation: level %d, %s: %s", self.level, MEANINGS[self.level], self.standing.reason)
         if bool(self.standing.exhausted) != bool(before.exhausted):
-            more = self.standing.exhausted or "it is over"
-            log.warning("overload at level %d with nothing more to leave out: %s", self.level, more)
+            if self.standing.exhausted:
+                log.warning("overload, nothing more to leave out at level %d: %s", self.level, self.standing.exhausted)
+            elif self.level is before.level:
+                log.warning("overload at level %d has ended", self.level)
 
     def _impossible(self, plans: Plans, times: ServiceTimes, clock_hz: int) -> dict[Level, str]:
         found = {}

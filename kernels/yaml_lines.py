@@ -154,7 +154,7 @@ def _refuse_duplicates(node: yaml.Node, path: Path, visited: set[int] | None = N
             if not isinstance(key, yaml.ScalarNode):
                 raise YamlProblem(f"{path}:{line}: a key must be plain text")
             if key.value in seen:
-                raise YamlProblem(f"{path}:{line}: the key '{key.value}' stands twice (also in line {seen[key.value]})")
+                raise YamlProblem(f"{path}:{line}: duplicate key '{key.value}' (also in line {seen[key.value]})")
             seen[key.value] = line
             _refuse_duplicates(value, path, visited)
     elif isinstance(node, yaml.SequenceNode):

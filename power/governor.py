@@ -260,9 +260,14 @@ class Governor:
         step = f"{self._clocks_hz[index] / 1e6:g} MHz ({table[index] / 1000:.1f} W at full load)"
         budget = f"{setting.budget_mw / 1000:g} W" + ("" if setting.reason == "policy" else f" ({setting.reason})")
         if not why:
-            fits = table[-1] <= setting.budget_mw
-            why = f"the highest clock fits the budget of {budget}" if fits else \
-                f"budget {budget} lies between two steps or on one"
+            above = bisect_right(table, setting.budget_mw)
+            if above == len(table):
+                why = f"the highest clock fits the budget of {budget}"
+            elif above == 0:
+                why = f"the budget of {budget} is below what the lowest clock needs"
+            else:
+                low, high = (self._clocks_hz[step] / 1e6 for step in (above - 1, above))
+                why = f"the budget of {budget} falls between {low:g} and {high:g} MHz"
         return f"{step}: {why}" + (f"; {short}" if short else "")
 
 

@@ -267,7 +267,7 @@ BAD = [
         _text(lambda t: t.replace("models:", "models: ["))),
     Bad("a tab", r"orind\.yaml:\d+: not valid YAML: found character", _text(lambda t: t.replace("  ", "\t", 1))),
     Bad("an unknown key", r"did you mean 'models'", _text(lambda t: t + "modles: {}\n")),
-    Bad("a key twice", r"stands twice", _text(lambda t: t + "models: {}\n")),
+    Bad("a key twice", r"duplicate key", _text(lambda t: t + "models: {}\n")),
     Bad("no UTF-8", r"not UTF-8", _latin),
     Bad("an empty file", r"expected a table", _text(lambda t: "")),
     Bad("no such file", r"No such file", _gone),

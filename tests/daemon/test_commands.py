@@ -103,7 +103,8 @@ def test_a_daemon_that_is_busy_is_75_with_its_words(tmp_path: Path, capsys: Capt
     ("budget 18 --for 10m", {"budget_w": 18.0, "for_s": 600.0}, "budget of 18 W for 600 s"),
     ("budget 18.5 --for 90s", {"budget_w": 18.5, "for_s": 90.0}, "budget of 18.5 W for 90 s"),
     ("ambient 41 --for 1.5h", {"ambient_c": 41.0, "for_s": 5400.0}, "ambient of 41 C for 5400 s"),
-    ("ambient off", {"ambient_c": None}, "ambient: what was asked for has ended"),
+    ("ambient off", {"ambient_c": None}, "ambient: none is given any more"),
+    ("budget off", {"budget_w": None}, "budget: the policy's holds"),
 ])
 def test_a_budget_and_the_ambient_temperature_are_asked_for(
     tmp_path: Path, capsys: Captured, words: str, given: dict[str, Any], said: str

@@ -201,7 +201,7 @@ def test_a_time_is_finite_and_bounded(tmp_path: Path, value: str) -> None:
 def test_names_used_twice(tmp_path: Path) -> None:
     text = GOOD + '  - {name: in, endpoint: "tcp://*:5555"}\n'
     assert problems(tmp_path, text) == ["7: sources: the name 'in' is used twice"]
-    assert "the key 'line1' stands twice (also in line 4)" in problems(
+    assert "duplicate key 'line1' (also in line 4)" in problems(
         tmp_path, GOOD.replace("sources:", "  line1: {}\nsources:")
     )[0]
 

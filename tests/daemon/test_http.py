@@ -236,7 +236,7 @@ def test_the_page_shows_the_state_and_escapes_what_it_shows(site: Site) -> None:
     assert code == 200 and kind.startswith("text/html") and body.startswith("<!doctype html>")
     assert "a &lt;b&gt;" in body and "&lt;cpu&gt;" in body and "under &lt;budget&gt;" in body
     assert "main (pid 5): 30.0 MiB private, 40 descriptors, 3 threads; grows: threads" in body
-    assert "3.0 MiB of 64.0 MiB used in 3 blocks, 53.0 MiB free, 1.9 % of that in pieces" in body
+    assert "3.0 MiB of 64.0 MiB used in 3 blocks, 53.0 MiB free, fragmentation 1.9 %" in body
     assert "unreadable" in body and "612 MHz" in body and "reload: generation 3 serves" in body
     assert "<tr><td class=n>3<td>its process ended, by a signal or by itself</table>" in body
     assert "<p>Last failover 0 s ago, 1 frame in flight: signal &lt;11&gt;<" in body

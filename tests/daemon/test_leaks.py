@@ -107,6 +107,11 @@ def test_descriptors_and_threads_that_are_never_given_back(what: str) -> None:
     assert row["leaks"] == [what] and row[what] == 79 and in_words(row).endswith(f"; grows: {what}")
 
 
+def test_one_thread_is_one_thread() -> None:
+    assert in_words({"name": "http", "descriptors": 1, "threads": 1, "leaks": []}) == "http: 1 descriptor, 1 thread"
+    assert in_words({"name": "main", "descriptors": 20, "threads": 2, "leaks": []}) == "main: 20 descriptors, 2 threads"
+
+
 def test_a_process_that_ended_is_told_of_no_more() -> None:
     watch = LeakWatch(MINUTES)
     for step in range(240):

@@ -41,7 +41,7 @@ def test_everything_is_told_where_there_is_room() -> None:
     assert told["blocks"][0][3] == memory.pool.blocks[0].born_ns // 1_000_000
     assert (told["size"], told["used"], told["free"], told["device_free"]) == (64 * MB, 2 * MB, 54 * MB, None)
     assert in_words(told) == (
-        "2.0 MiB of 64.0 MiB used in 2 blocks, 54.0 MiB free, 0.0 % of that in pieces; emergency reserve 8.0 MiB"
+        "2.0 MiB of 64.0 MiB used in 2 blocks, 54.0 MiB free, fragmentation 0.0 %; emergency reserve 8.0 MiB"
     )
 
 

@@ -292,6 +292,9 @@ def test_overload_without_anything_to_leave_out_is_told_once_and_in_health(
     }
     assert relief.problem.startswith("overload, nothing more to leave out at level 0: ")
     assert sum("nothing more to leave out" in r.getMessage() for r in caplog.records) == 1
+    with caplog.at_level(logging.WARNING, "orind"):
+        drive(line, 30, {"sorter": 1}, 40 * MS, 1000)
+    assert [r.getMessage() for r in caplog.records][-1] == "overload at level 0 has ended" and relief.problem == ""
     line.check()
     line.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -131,6 +132,16 @@ def test_every_decision_has_a_reason(make_loop: Make, bursts: Make) -> None:
     loop.run(30, bursts(1, 3, 3))
     assert all(r.decision.reason and r.decision.limits.reason for r in loop.trace.reports)
     assert "highest clock fits" in make_loop(budget_w=60).tick(_idle).decision.reason
+    low = make_loop(budget_w=12).tick(_idle).decision.reason
+    assert "the budget of 12 W is below what the lowest clock needs" in low
+
+
+def test_the_reason_names_the_clocks_that_the_budget_falls_between(make_loop: Make) -> None:
+    reason = make_loop(budget_w=30).tick(_idle).decision.reason
+    between = re.search(r"^([\d.]+) MHz .*: the budget of 30 W falls between ([\d.]+) and ([\d.]+) MHz", reason)
+    assert between is not None, reason
+    cap, low, high = map(float, between.groups())
+    assert low < high and cap in (low, high)
 
 
 def test_unknown_busy_time_teaches_nothing(agx: BoardFacts) -> None:
