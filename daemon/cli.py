@@ -12,6 +12,7 @@ import sys
 from contextlib import suppress
 
 from ..ipc.exit_codes import Exit, table
+from . import version
 from .blas import prefer_one_thread
 from .streams import StreamFault, watched_streams
 
@@ -59,6 +60,9 @@ def _run(argv: list[str]) -> int:
         options, unknown = parser.parse_known_args(argv)
         if unknown:
             (chosen or parser).error(f"unrecognized arguments: {' '.join(unknown)}")
+        if options.version:
+            print(f"orind {version.installed()}")
+            return Exit.DONE
         if command is None:
             parser.print_help()
             return Exit.USAGE
@@ -84,6 +88,7 @@ def _parser(argv: list[str]) -> tuple[argparse.ArgumentParser, argparse.Argument
         epilog=f"exit codes:\n{table()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     wanted = next((a for a in argv if not a.startswith("-")), None)
     chosen = None

@@ -21,7 +21,7 @@ from ..ipc.engine_messages import Answer
 from ..ipc.slots import SlotRing
 from ..ipc.source import Source
 from ..ipc.stats_page import StatsWriter
-from . import footprint, realtime, status
+from . import footprint, realtime, status, version
 from .candidate import Candidate, PowerTables
 from .config import Config
 from .control_desk import ControlDesk, Reply
@@ -61,7 +61,7 @@ class Daemon:
         manager: ServiceManager,
     ) -> None:
         """Raises EndpointError, IpcError, RealtimeError or OSError with what to do."""
-        self.pid = os.getpid()
+        self.pid, self.path, self.version = os.getpid(), path, version.installed()
         self.draining = self._ready = False
         self.last_failover: dict[str, Any] = {}
         self._numbers = self._loops = self._busy_ns = self._next_tick_ns = self._drain_deadline_ns = 0

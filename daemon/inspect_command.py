@@ -114,7 +114,7 @@ def _write_page(options: argparse.Namespace, table: Mapping[str, Any], programs:
             file.write(text.encode())
     except NotWritten as error:
         return output_file.failed(HTML, options.html, error)
-    print(f"{options.html}  {options.html.stat().st_size} bytes")
+    output_file.written(options.html, sys.stdout)
     return Exit.DONE
 
 

@@ -1,7 +1,8 @@
 """Looks at the file that a command is to write, before any work: never one of its inputs, never something that cannot
 be written.
 
-Callers: `orind build -o`, `orind inspect --html`. Invariant: the messages and exit codes of both are the same.
+Callers: `orind build -o`, `orind inspect --html`, `orind status --memory-map`. Invariant: the messages and exit codes
+of all are the same.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TextIO
 
 from ..ipc.exit_codes import Exit
 from ..kernels.plan.replacement import check_writable, place_of
@@ -32,6 +34,11 @@ def refused(said: str, output: Path, inputs: Iterable[tuple[str, Path]]) -> Exit
         print(f"{said}: a path cannot hold a zero byte", file=sys.stderr)
         return Exit.USAGE
     return None
+
+
+def written(output: Path, to: TextIO) -> None:
+    """Says that it was."""
+    print(f"{output}  {output.stat().st_size} bytes", file=to)
 
 
 def failed(said: str, output: Path, error: OSError) -> Exit:

@@ -42,6 +42,8 @@ class Reported(Protocol):
     """Main, as its status sees it."""
 
     pid: int
+    path: str
+    version: str
     draining: bool
     last_failover: dict[str, Any]
     generation: Generation
@@ -75,6 +77,8 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
         "state": daemon.state(now_ns),
         "health": {"ok": ok, "reasons": bound_texts(reasons)},
         "pid": daemon.pid,
+        "version": daemon.version,
+        "config": bound_text(daemon.path),
         "stats_page": f"/proc/{daemon.pid}/fd/{daemon.stats.fd}",
         "engines": [
             {
@@ -85,7 +89,7 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
                 "epoch": epoch,
                 "memory": generation.memory.table(epoch),
             }
-            for epoch, handle in generation.handles.items()
+            for epoch, handle in sorted(generation.handles.items(), key=lambda item: item[1] is not generation.active)
         ],
         "models": {
             p.name: {

@@ -12,7 +12,7 @@ from typing import Any
 from ..ipc.exit_codes import Exit
 from ..ipc.outcomes import OUTCOMES
 from ..kernels.plan.replacement import NotWritten, replacing
-from . import camera_view, energy_view, leaks, loss_view, memory_map, memory_report, output_file
+from . import camera_view, energy_view, loss_view, memory_map, memory_report, output_file, process_view
 from .control_options import add_run_dir, ask
 from .placement import in_words, listed
 
@@ -44,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
         except NotWritten as error:
             return output_file.failed(MAP, options.memory_map, error)
     print(json.dumps(status) if options.json else "\n".join(lines(status)))
+    if options.memory_map is not None:
+        output_file.written(options.memory_map, sys.stderr if options.json else sys.stdout)
     return Exit.DONE if status["health"]["ok"] else Exit.FAILED
 
 
@@ -69,6 +71,7 @@ def lines(status: dict[str, Any]) -> list[str]:
         text.append(f"lost     {count} {'engine' if count == 1 else 'engines'}: {meaning}")
     if last := loss_view.last_failover(status, time.monotonic_ns()):
         text.append(f"failover {last}")
+    text.append(f"config   {status['config']} (orind {status['version']})")
     if status["reload"]["result"]:
         text.append(f"reload   {status['reload']['result']}")
     if status["http"]:
@@ -80,10 +83,11 @@ def lines(status: dict[str, Any]) -> list[str]:
         f"load     {degradation['load']:.0%} offered, level {degradation['level']}: {degradation['meaning']}"
     )
     for e in status["engines"]:
-        text.append(f"engine   {e['role']:8} {e['state']:9} pid {e['pid']} on {e['device']} (epoch {e['epoch']})")
+        text.append(f"engine   {process_view.standing(e)}: pid {e['pid']} on {e['device']} (epoch {e['epoch']})")
         if e["memory"] is not None:
             text.append(f"         memory {memory_report.in_words(e['memory'])}")
-    text += [f"process  {leaks.in_words(process)}" for process in status["processes"]]
+    text += [f"process  {line}" for line in process_view.processes(status)]
+    text += [f"device   {line}" for line in process_view.devices(status)]
     for name, model in status["models"].items():
         if len(status["models"]) > 1:
             counts = "  ".join(f"{outcome} {count}" for outcome, count in model["frames"].items())

@@ -6,8 +6,9 @@ import time
 from html import escape
 from typing import Any
 
+from ..ipc import clock
 from ..ipc.outcomes import OUTCOMES
-from . import camera_view, energy_view, leaks, loss_view
+from . import camera_view, energy_view, loss_view, process_view
 from .memory_report import in_words as in_words_of_memory
 from .placement import in_words, listed
 
@@ -40,6 +41,7 @@ def render(status: dict[str, Any], code: int, reasons: list[str]) -> str:
         f"<title>orind: {escape(status['state'])}</title><style>{STYLE}</style>",
         f"<h1>orind <span class='state {kind}'>{escape(status['state'])}</span></h1>",
         f"<div>generation {status['generation']}, failovers: {status['failovers']}</div>",
+        f"<div>{escape(status['config'])}, orind {escape(status['version'])}; as of {clock.wall_text()}</div>",
         *([f"<div>reload: {escape(result)}</div>"] if (result := status["reload"]["result"]) else []),
         *(f"<div class={kind}>{escape(reason)}</div>" for reason in reasons),
         _load(status["degradation"]),
@@ -48,7 +50,8 @@ def render(status: dict[str, Any], code: int, reasons: list[str]) -> str:
         _latency(status["latency_ms"]),
         _engines(status["engines"]),
         _lost(status),
-        _processes(status["processes"]),
+        _list("Processes", process_view.processes(status)),
+        _list("Device memory", process_view.devices(status)),
         _placements(status["models"]),
         _power(status["power"]),
         _energy(status["energy"]),
@@ -94,11 +97,11 @@ def _latency(stages: dict[str, dict[str, float]]) -> str:
 
 def _engines(engines: list[dict[str, Any]]) -> str:
     rows = "".join(
-        f"<tr><td>{e['pid']}<td>{escape(e['role'])}<td>{escape(e['state'])}<td>{escape(e['device'])}"
+        f"<tr><td>{e['pid']}<td>{escape(process_view.standing(e))}<td>{escape(e['device'])}"
         f"<td class=n>{e['epoch']}<td>{escape(in_words_of_memory(e['memory'])) if e['memory'] else ''}"
         for e in engines
     )
-    return f"<h2>Engines</h2><table><tr><th>pid<th>role<th>state<th>device<th class=n>epoch<th>memory{rows}</table>"
+    return f"<h2>Engines</h2><table><tr><th>pid<th>state<th>device<th class=n>epoch<th>memory{rows}</table>"
 
 
 def _lost(status: dict[str, Any]) -> str:
@@ -108,10 +111,8 @@ def _lost(status: dict[str, Any]) -> str:
     return table + (f"<p>Last failover {escape(last)}" if last else "")
 
 
-def _processes(processes: list[dict[str, Any]]) -> str:
-    if not processes:
-        return ""
-    return "<h2>Processes</h2><ul>" + "".join(f"<li>{escape(leaks.in_words(p))}" for p in processes) + "</ul>"
+def _list(title: str, lines: list[str]) -> str:
+    return f"<h2>{title}</h2><ul>" + "".join(f"<li>{escape(line)}" for line in lines) + "</ul>" if lines else ""
 
 
 def _placements(models: dict[str, Any]) -> str:

@@ -25,6 +25,11 @@ def wall_offset_ns() -> int:
     return wall - (before + time.monotonic_ns()) // 2
 
 
+def wall_text() -> str:
+    """Now, for people: local date and time with the offset from UTC."""
+    return time.strftime("%Y-%m-%d %H:%M:%S %z")
+
+
 class Stamp(NamedTuple):
     """capture_ns: CLOCK_MONOTONIC. clock: what the result says: monotonic, realtime or arrival.
 

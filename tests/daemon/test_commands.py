@@ -6,11 +6,13 @@ import errno
 import json
 import logging
 import os
+import re
 import select
 import sys
 import threading
 import xml.dom.minidom
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from orind.ipc.control import ControlServer, Request
 from orind.kernels.plan.replacement import NotWritten
 
 Captured = pytest.CaptureFixture[str]
+ROOT = Path(__file__).parents[2]
 
 
 class Daemon:
@@ -77,6 +80,18 @@ def test_an_unknown_option_is_answered_with_the_commands_own_usage(
     usage, _, error = capsys.readouterr().err.rpartition("\n" + command)
     assert end.value.code == 2 and usage.startswith(f"usage: {command} [-h]")
     assert error.startswith(": error: unrecognized arguments: --raet")
+
+
+def test_the_version_is_that_of_the_installation(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli.main(["--version"]) == 0
+    wanted = re.findall(r"^version = (.+)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)[0]
+    assert capsys.readouterr().out == f"orind {wanted}\n"
+
+    def nothing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", nothing)
+    assert cli.main(["--version"]) == 0 and capsys.readouterr().out == "orind unknown\n"
 
 
 # -- talking to a daemon -------------------------------------------------------------------------------------------
@@ -157,10 +172,12 @@ def test_status_for_a_person(tmp_path: Path, capsys: Captured) -> None:
     assert out.startswith(
         "serving, generation 3, failovers: 2, engines renewed: 1\n  ! no ready standby\n"
         "lost     3 engines: its process ended, by a signal or by itself\n"
-        "failover 0 s ago, 1 frame in flight: signal <11>\nreload   generation 3 serves\n"
-        "http     http://127.0.0.1:8787\nframes   received 10  ok 7"
+        "failover 0 s ago, 1 frame in flight: signal <11>\nconfig   /etc/<orind>.yaml (orind 0.1.0)\n"
+        "reload   generation 3 serves\nhttp     http://127.0.0.1:8787\nframes   received 10  ok 7"
     )
-    assert "active   active    pid 7 on <cpu> (epoch 1)" in out and "latency  total" in out
+    assert "\nengine   active: pid 7 on <cpu> (epoch 1)\n" in out and "latency  total" in out
+    assert "\nengine   standby, starting: pid 8 on cpu (epoch 2)\n" in out
+    assert "\nprocess  engine (pid 8): not looked at yet\ndevice   <cpu>: 5120.0 MiB free\n" in out
     assert (
         "model    m: 4 of 5 steps run on the CPU (3 MaxPool, 1 Unary), 1 GPU segment\n"
         "         on the CPU: MaxPool: <a>, b, and 1 more\n         on the CPU: Unary: c\n" in out
@@ -185,6 +202,11 @@ def test_status_draws_the_memory_of_the_engines(tmp_path: Path, capsys: Captured
     assert drawn.documentElement.tagName == "svg" and "emergency reserve, 8.0 MiB" in picture.read_text()
     assert "         memory 3.0 MiB of 64.0 MiB used in 3 blocks, 53.0 MiB free" in (out := capsys.readouterr().out)
     assert "process  main (pid 5): 30.0 MiB private, 40 descriptors, 3 threads; grows: threads\n" in out
+    size = picture.stat().st_size
+    assert out.endswith(f"\n{picture}  {size} bytes\n")
+    assert with_daemon(tmp_path, status, "status", "--json", "--memory-map", str(picture))[0] == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == status and said.err == f"{picture}  {picture.stat().st_size} bytes\n"
     assert cli.main(["status", "--memory-map", str(tmp_path / "none" / "map.svg")]) == 1
     assert capsys.readouterr().err.startswith(f"status --memory-map {tmp_path}/none/map.svg: No such file or directory")
 

@@ -15,7 +15,7 @@ import pytest
 import zmq
 from stand_ins import EngineStandIn, Processes, S, config
 
-from orind.daemon import memory_report
+from orind.daemon import memory_report, version
 from orind.daemon.candidate import Candidate
 from orind.daemon.config import Config
 from orind.daemon.daemon import Daemon
@@ -167,6 +167,7 @@ def test_status_has_all_that_others_script_against(house: House) -> None:
     house.reply()
     status = house.status()
     assert status["state"] == "serving" and status["generation"] == 1 and status["failovers"] == 0
+    assert (status["config"], status["version"]) == ("/etc/orind.yaml", version.installed())
     assert [sorted(e) for e in status["engines"]] == [["device", "epoch", "memory", "pid", "role", "state"]] * 2
     assert [(e["role"], e["state"], e["epoch"]) for e in status["engines"]] == [
         ("active", "active", 1), ("standby", "ready", 2),
@@ -243,6 +244,13 @@ def test_a_dead_active_engine_costs_no_frame(house: House) -> None:
     status = house.status()
     assert status["failovers"] == 1 and status["failover"]["frames"] == 1 and status["state"] == "degraded"
     assert status["failover"]["fault"] == "died" and status["losses"] == {"died": 1}
+
+
+def test_the_active_engine_comes_first_in_the_status(house: House) -> None:
+    house.serve()
+    generation = house.daemon.generation
+    generation.active = generation.handles[2]  # as after a turn
+    assert [(e["role"], e["epoch"]) for e in house.status()["engines"]] == [("active", 2), ("standby", 1)]
 
 
 def test_a_reload_switches_generations_and_the_old_one_answers_what_it_has(house: House) -> None:

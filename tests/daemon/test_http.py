@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import socket
 import sys
 import threading
@@ -56,6 +57,7 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
             ledger.closed(Trigger("cam", n, None, None, "", now_ns - 90_000 * MS), *why, now_ns - 7_000 * MS)
         ledger.stages["total"].add((n + 1) * 2 * MS)
     return {
+        "version": "0.1.0", "config": "/etc/<orind>.yaml",
         "generation": 3, "state": "serving", "health": {"ok": ok, "reasons": list(reasons)}, "failovers": 2,
         "losses": {"died": 3},
         "failover": {"number": 2, "at_ns": time.monotonic_ns(), "fault": "died", "reason": "signal <11>", "frames": 1},
@@ -65,9 +67,11 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
         "frames": ledger.frames(2), "reasons": dict(ledger.reasons), "queue": {"length": 4}, "slots": {"free": 30},
         "renewals": 1,
         "processes": [
-            {"name": "main (pid 5)", "private": 30 << 20, "descriptors": 40, "threads": 3, "leaks": ["threads"]},
-            {"name": "engine (pid 7)", "private": 50 << 20, "threads": 1, "leaks": []},
-            {"name": "engine (pid 8)", "private": 40 << 20, "descriptors": 12, "threads": 1, "leaks": []},
+            {"name": "main (pid 5)", "pid": 5, "private": 30 << 20, "descriptors": 40, "threads": 3,
+             "leaks": ["threads"]},
+            {"name": "engine (pid 7)", "pid": 7, "private": 50 << 20, "threads": 1, "leaks": []},
+            {"name": "engine (pid 9)", "pid": 9, "private": 40 << 20, "descriptors": 12, "threads": 1, "leaks": []},
+            {"name": "device <cpu>", "device_free": 5 << 30, "leaks": []},
         ],
         "engines": [
             {"pid": 7, "role": "active", "state": "active", "device": "<cpu>", "epoch": 1, "memory": {
@@ -236,6 +240,11 @@ def test_the_page_shows_the_state_and_escapes_what_it_shows(site: Site) -> None:
     assert code == 200 and kind.startswith("text/html") and body.startswith("<!doctype html>")
     assert "a &lt;b&gt;" in body and "&lt;cpu&gt;" in body and "under &lt;budget&gt;" in body
     assert "main (pid 5): 30.0 MiB private, 40 descriptors, 3 threads; grows: threads" in body
+    assert "<li>engine (pid 7): 50.0 MiB private, 1 thread<" in body
+    assert "<li>engine (pid 8): not looked at yet</ul><h2>Device memory</h2>" in body
+    assert "<li>&lt;cpu&gt;: 5120.0 MiB free<" in body
+    assert "<tr><td>7<td>active<td>&lt;cpu&gt;" in body and "<tr><td>8<td>standby, starting<td>cpu" in body
+    assert re.search(r"/etc/&lt;orind&gt;.yaml, orind 0.1.0; as of \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}<", body)
     assert "3.0 MiB of 64.0 MiB used in 3 blocks, 53.0 MiB free, fragmentation 1.9 %" in body
     assert "unreadable" in body and "612 MHz" in body and "reload: generation 3 serves" in body
     assert "<tr><td class=n>3<td>its process ended, by a signal or by itself</table>" in body
