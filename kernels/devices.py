@@ -113,8 +113,10 @@ class CudaDevice:
             self.memory = DeviceReservation(self._gpu, size_for(needs) + aligned(emergency), aligned(emergency))
 
     def open(self, prepared: Prepared, name: str) -> tuple[Mapping[int, Executor], list[Block]]:
-        assert self.memory is not None
-        return prepared.open(self.memory, name)  # type: ignore[attr-defined,no-any-return]
+        from .cuda.prepared import PreparedPlan
+
+        assert isinstance(prepared, PreparedPlan) and self.memory is not None
+        return prepared.open(self.memory, name)
 
     def close(self) -> None:
         if self.memory is not None:

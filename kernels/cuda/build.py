@@ -1,8 +1,8 @@
 """CUDA sources to PTX or cubins, through a cache of files. Called by the executor, `orind doctor` and tests.
 
-The key is everything that matters: sources, defines, options, compiler version. Processes share the cache: a file
-takes its name when it is whole, and ends with a digest, since a board may lose power before the bytes are on its disk.
-What is damaged is compiled again; the oldest go when the cache grows past its bound.
+The key is everything that matters: sources, defines, options, the compiler (its version, and which file it is).
+Processes share the cache: a file takes its name when it is whole, and ends with a digest, since a board may lose power
+before the bytes are on its disk. What is damaged is compiled again; the oldest go when the cache grows past its bound.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def compile_source(file: str, defines: Mapping[str, int | str], architecture: st
     """`architecture` compute_87 gives PTX, NUL-terminated; sm_87 a cubin. Raises nvrtc.CompileError."""
     compiler = nvrtc.load()
     options = (*options_of(defines), f"--gpu-architecture={architecture}")
-    key = hashlib.sha256(repr((compiler.version, options, file, sorted(sources().items()))).encode()).hexdigest()
+    made_by = (compiler.version, str(compiler.path), compiler.written)
+    key = hashlib.sha256(repr((made_by, options, file, sorted(sources().items()))).encode()).hexdigest()
     folder = cache_folder() if cache is None else cache
     path = None if folder is None else folder / f"{key[:32]}.{'cubin' if architecture.startswith('sm_') else 'ptx'}"
     image = None if path is None else held(path)

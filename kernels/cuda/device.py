@@ -22,6 +22,11 @@ from .convolution import Array, Kernel
 from .nvrtc import CompileError
 
 CAPTURE_THREAD_LOCAL = 1
+NO_CUBIN = (200, 209)
+"""CUDA_ERROR_INVALID_IMAGE and _NO_BINARY_FOR_GPU: what a driver says of a cubin that is not for its device."""
+NO_IMAGE = (*NO_CUBIN, 218, 221, 222, 223)
+"""Of PTX besides: _INVALID_PTX, _JIT_COMPILER_NOT_FOUND, _UNSUPPORTED_PTX_VERSION, _JIT_COMPILATION_DISABLED. Any other
+code is of the device, which has failed or lacks memory."""
 LOG = logging.getLogger(__name__)
 
 
@@ -118,7 +123,10 @@ class Device:
         return memory  # type: ignore[no-any-return]
 
     def function(self, kernel: Kernel) -> Any:
-        """The kernel, compiled for this device: its cubin, or PTX where the driver refuses that, which is logged."""
+        """The kernel, compiled for this device: its cubin, or PTX where the driver refuses that, which is logged.
+
+        Raises ProgramError where it cannot be compiled or is refused; the driver's error where the device fails.
+        """
         if kernel not in self._functions:
             module = self._module(kernel)
             found = module.get_function(kernel.name)
@@ -133,13 +141,26 @@ class Device:
                 try:
                     return self._loaded(kernel, f"sm_{version}")
                 except self.driver.Error as error:
+                    if not self._is(error, NO_CUBIN):
+                        raise
                     self._takes_cubins = False
-                    LOG.warning("device cuda: %s takes no cubin (%s); its driver compiles PTX", self.name, error)
+                    LOG.info("device cuda: %s takes no cubins: its driver compiles the kernels' PTX", self.name)
             return self._loaded(kernel, f"compute_{version}")
         except CompileError as error:
             raise ProgramError(f"device cuda: {error}") from error
         except self.driver.Error as error:
+            if not self._is(error, NO_IMAGE):
+                raise
             raise ProgramError(f"device cuda: {kernel.name} cannot be loaded: {error}") from error
+
+    def _is(self, error: Exception, codes: Sequence[int]) -> bool:
+        """Whether PyCUDA's error, which gives a code in the driver's words, is of one of these."""
+        text = ctypes.c_char_p()
+        for code in codes:
+            known = self._library.cuGetErrorString(code, ctypes.byref(text)) == 0 and text.value
+            if known and f" failed: {known.decode()}" in str(error):
+                return True
+        return False
 
     def _loaded(self, kernel: Kernel, architecture: str) -> Any:
         return self.driver.module_from_buffer(compile_source(kernel.source, kernel.defines(), architecture))

@@ -17,7 +17,7 @@ TOOLKITS = (
     "/usr/local/cuda/targets/aarch64-linux/lib",
     "/usr/local/cuda/targets/x86_64-linux/lib",
 )
-NAMES = ("libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so.13")
+NAMES = ("libnvrtc.so.12", "libnvrtc.so.13")
 
 
 class CompileError(Exception):
@@ -26,11 +26,13 @@ class CompileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Nvrtc:
-    """A loaded library: where it came from and its version."""
+    """A loaded library: where it came from, its version, and its file's size and time of writing (ns) by then: a patch
+    release has the version of the one before."""
 
     library: ctypes.CDLL
     path: Path
     version: tuple[int, int]
+    written: tuple[int, int]
 
     def compile(self, source: str, name: str, headers: Mapping[str, str], options: Sequence[str]) -> bytes:
         """PTX (NUL-terminated) for `--gpu-architecture=compute_NN`, a cubin for `sm_NN`. Raises CompileError."""
@@ -91,10 +93,11 @@ def load() -> Nvrtc:
             library = ctypes.CDLL(str(path))
             major, minor = ctypes.c_int(), ctypes.c_int()
             library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+            status = path.stat()
         except (OSError, AttributeError) as error:  # half an installation, another architecture's, no NVRTC
             refused.append(str(error) if str(path) in str(error) else f"{path}: {error}")
             continue
-        return Nvrtc(library, path, (major.value, minor.value))
+        return Nvrtc(library, path, (major.value, minor.value), (status.st_size, status.st_mtime_ns))
     remedy = (
         "pip install 'orind[cuda]' (nvidia-cuda-nvrtc-cu12), or on a Jetson the JetPack package cuda-nvrtc; looked in "
         + ", ".join(sorted({str(p.parent) for p in candidates()}))

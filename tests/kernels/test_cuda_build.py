@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,11 @@ def test_a_kernel_is_compiled_once_and_by_everything_that_matters(
     assert compiled(tmp_path) == image
     with pytest.raises(AssertionError, match="compiled again"):
         compiled(tmp_path, Kernel(TILES[4], ending="table"))
+    library = nvrtc.load()
+    for other in (replace(library, path=Path("/another/libnvrtc.so.12")), replace(library, written=(1, 2))):
+        with monkeypatch.context() as patch, pytest.raises(AssertionError, match="compiled again"):
+            patch.setattr(nvrtc, "load", lambda other=other: other)
+            compiled(tmp_path)
     monkeypatch.setattr(build, "sources", lambda: {KERNEL.source: "another text"})
     with pytest.raises(AssertionError, match="compiled again"):
         compiled(tmp_path)

@@ -26,10 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kernels"))
 from compiled import calibrated
 from numpy.typing import NDArray
 
+from orind.kernels.cuda.convolution import TILES, Kernel
 from orind.kernels.cuda.device import Device, Graph
 from orind.kernels.cuda.executor import CudaExecutor
 from orind.kernels.devices import open_device
-from orind.kernels.ir.errors import ProgramError
+from orind.kernels.ir.errors import DeviceFault, ProgramError
 from orind.kernels.ir.program import Program
 from orind.kernels.passes.lower import lower
 from orind.kernels.quant.half import mixed_numbers
@@ -77,8 +78,8 @@ def main() -> dict[str, object]:
             said.append(text)
     finally:
         device.close()
-    return {"said": said, "left": left, "reservation": without_room(), "without_stream": without_stream(),
-            "given_up_capture": answers, "graphs": graphs}
+    return {"said": said, "left": left, "given_up_capture": answers, "graphs": graphs, "reservation": without_room(),
+            "cubins": cubins(), "without_stream": without_stream()}
 
 
 class Answers:
@@ -132,6 +133,40 @@ def graphs_of_a_life(device: Device, programs: dict[int, Program], constants: di
     alive = [library.cuGraphDestroy(ctypes.c_void_p(graph)) == 0 for graph in answers.graphs]
     alive += [library.cuGraphExecDestroy(ctypes.c_void_p(executable)) == 0 for executable in answers.executables]
     return [segments, len(answers.executables), len(answers.graphs), sum(alive)]
+
+
+def cubins() -> dict[str, object]:
+    """What comes of a kernel whose cubin the driver does not load, by what it says, and whether the next one's cubin is
+    tried all the same."""
+    kernel, other, told = Kernel(TILES[4]), Kernel(TILES[4], ending="table"), {}
+    load = driver.module_from_buffer
+    for kind, text in (
+        (driver.MemoryError, "cuModuleLoadDataEx failed: out of memory"),
+        (driver.LogicError, "cuModuleLoadDataEx failed: an illegal memory access was encountered"),
+        (driver.RuntimeError, "cuModuleLoadDataEx failed: device kernel image is invalid - of another kind"),
+        (driver.RuntimeError, "cuModuleLoadDataEx failed: a PTX JIT compilation failed"),
+    ):
+        device, tried = Device(), []
+
+        def refused(image: bytes, kind: type[Exception] = kind, text: str = text, tried: list[bool] = tried) -> Any:
+            tried.append(image.startswith(b"\x7fELF"))
+            if tried[-1] or "PTX" in text:
+                raise kind(text)
+            return load(image)
+
+        driver.module_from_buffer = refused
+        said = []
+        for each in (kernel, other):
+            try:
+                with device.opening("it"):
+                    device.function(each)
+                    said.append("loaded")
+            except (ProgramError, DeviceFault) as error:
+                said.append(f"{type(error).__name__}: {error}")
+        device.close()
+        told[text] = [tried, said]
+    driver.module_from_buffer = load
+    return told
 
 
 def without_room() -> str:

@@ -40,6 +40,13 @@ def test_memory_that_is_short_at_any_allocation(pycuda_python: str, library: Pat
     assert re.fullmatch(
         r"device cuda: an engine's plans need 33554432 MiB of the GPU's memory, \d+ MiB are free", told["reservation"]
     )
+    memory, fault, of_a_cubin, of_ptx = told["cubins"].values()
+    short = "ProgramError: device cuda: the GPU's memory does not hold it (cuModuleLoadDataEx failed: out of memory)"
+    assert memory == [[True, True], [short] * 2], "the next kernel's cubin is tried"
+    assert fault == [[True, True], ["DeviceFault: GPU fault: cuModuleLoadDataEx failed: an illegal memory access was "
+                                    "encountered"] * 2]
+    assert of_a_cubin == [[True, False, False], ["loaded"] * 2]
+    assert of_ptx[0] == [True, True] and "ProgramError: device cuda: conv_s8_" in of_ptx[1][0], of_ptx
     functions = ["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphDestroy"]
     assert told["given_up_capture"] == [[name, 0] for name in functions]
     segments, executables, graphs, alive = told["graphs"]
