@@ -5,7 +5,8 @@
 3. sanitizer: the same launches under each tool of compute-sanitizer, where that is installed
 4. bench: scripts/bench_gpu.py
 
-Prints Markdown, and writes it to --out. Ends with 1 if a test failed or a tool found a fault; a figure is never judged.
+Prints Markdown, and writes it to --out. All of it is over in LIMIT_S: what was not reached by then is told as not run.
+Ends with 1 if a test failed, a tool found a fault or something was not run for want of time; a figure is never judged.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,7 +39,12 @@ import counted  # noqa: E402  likewise
 from orind.kernels.cuda import nvrtc  # noqa: E402
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+LIMIT_S = 470
+"""Of the whole run, from the start of scripts/measure_gpu."""
 STEP_LIMIT_S = 240
+"""Of a command."""
+LEAST_S = 5
+"""With less time left no command is begun."""
 PATHS = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
 ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": PATHS}
 
@@ -61,16 +68,33 @@ class Report:
         self.say(*lines)
 
 
-def run(*command: str, log: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a step; its output goes to `log` too. A step that takes too long ends with 124."""
-    try:
-        done = subprocess.run(command, cwd=ROOT, env={**ENVIRONMENT, **environment}, capture_output=True, text=True,
-                              check=False, timeout=STEP_LIMIT_S)
-    except subprocess.TimeoutExpired as late:
-        out = late.stdout.decode(errors="replace") if isinstance(late.stdout, bytes) else ""
-        done = subprocess.CompletedProcess(command, 124, out, f"not done after {STEP_LIMIT_S} s")
-    log.write_text(f"$ {' '.join(command)}\n{done.stdout}\n{done.stderr}\nended with {done.returncode}\n")
-    return done
+class NotReached(Exception):
+    """There was no time left to begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs commands, all over by `end` (time.monotonic()). What they print goes to a file in `logs` too."""
+
+    logs: Path
+    end: float
+
+    def run(self, *command: str, log: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """A command that takes too long ends with 124, and all that it started with it. Raises NotReached."""
+        limit = min(STEP_LIMIT_S, self.end - time.monotonic())
+        if limit < LEAST_S:
+            raise NotReached
+        started = subprocess.Popen(command, cwd=ROOT, env={**ENVIRONMENT, **environment}, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            out, error = started.communicate(timeout=limit)
+            code = started.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)  # a profiler's child too, which would keep the GPU busy
+            out, error = started.communicate()
+            code, error = 124, f"{error}\nnot done after {limit:.0f} s"
+        (self.logs / log).write_text(f"$ {' '.join(command)}\n{out}\n{error}\nended with {code}\n")
+        return subprocess.CompletedProcess(command, code, out, error)
 
 
 def machine() -> str:
@@ -83,14 +107,17 @@ def machine() -> str:
     )
 
 
-def test_file(path: Path, logs: Path) -> tuple[str, Counter[str], list[str]]:
+def test_file(path: Path, runner: Runner) -> tuple[str, Counter[str], list[str]]:
     """A file's tests in a process of their own, so that one that hangs holds up no other: name, outcomes, faults."""
-    name, xml = path.stem, logs / f"{path.stem}.xml"
+    name, xml = path.stem, runner.logs / f"{path.stem}.xml"
     options = ["-v", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=60", f"--junitxml={xml}"]
     environment = {"ORIND_REAL_GPU": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     xml.unlink(missing_ok=True)
-    done = run(sys.executable, "-m", "pytest", str(path), *options, log=logs / f"{name}.log", **environment)
     outcomes: Counter[str] = Counter()
+    try:
+        done = runner.run(sys.executable, "-m", "pytest", str(path), *options, log=f"{name}.log", **environment)
+    except NotReached:
+        return name, outcomes, [f"{name}: not run"]
     if not xml.exists():
         started = [line.split()[0] for line in done.stdout.splitlines() if "::" in line]
         return name, outcomes, [f"{name}: ended with {done.returncode} in {started[-1] if started else 'its set-up'}"]
@@ -104,10 +131,10 @@ def test_file(path: Path, logs: Path) -> tuple[str, Counter[str], list[str]]:
     return name, outcomes, wrong
 
 
-def tests(report: Report, logs: Path) -> None:
+def tests(report: Report, runner: Runner) -> None:
     start = time.monotonic()
     with ThreadPoolExecutor(max(2, min(8, (os.cpu_count() or 1) // 2))) as pool:
-        told = list(pool.map(lambda path: test_file(path, logs), sorted(TESTS.glob("test_*.py"))))
+        told = list(pool.map(lambda path: test_file(path, runner), sorted(TESTS.glob("test_*.py"))))
     taken = time.monotonic() - start
     report.say(
         "## The tests on this GPU", "", f"`ORIND_REAL_GPU=1 pytest tests/virtual_gpu`, a process a file, {taken:.0f} s."
@@ -118,11 +145,11 @@ def tests(report: Report, logs: Path) -> None:
         report.wrong("Not passed:", "", *(f"* {line}" for line in wrong), "")
 
 
-def profiled(logs: Path, cache: Path) -> list[dict[str, int]]:
+def profiled(runner: Runner, cache: Path) -> list[dict[str, int]]:
     """ncu's metrics of each launch, in order."""
     metrics = ",".join(metric for metric, _ in counted.METRICS.values())
     command = ["ncu", "--csv", "--metrics", metrics, "--clock-control", "none"]
-    done = run(*command, sys.executable, str(TESTS / "counted.py"), "libcuda.so.1", str(cache), log=logs / "ncu.log")
+    done = runner.run(*command, sys.executable, str(TESTS / "counted.py"), "libcuda.so.1", str(cache), log="ncu.log")
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
     found: dict[str, dict[str, int]] = {}
     for row in csv.DictReader(lines):
@@ -132,15 +159,21 @@ def profiled(logs: Path, cache: Path) -> list[dict[str, int]]:
     return list(found.values())
 
 
-def counters(report: Report, logs: Path) -> None:
+def counters(report: Report, runner: Runner) -> None:
     report.say("## Counters: the virtual GPU's / those of NVIDIA's profiler", "")
-    cache = logs / "cache"
-    virtual = str(build.build() / build.LIBRARY)
-    done = run(sys.executable, str(TESTS / "counted.py"), virtual, str(cache), log=logs / "virtual.log")
+    cache = runner.logs / "cache"
+    virtual = str(build.OUT / build.LIBRARY)
+    if (made := runner.run(sys.executable, str(TESTS / "build.py"), log="virtual-gpu.log")).returncode:
+        report.wrong(f"the virtual GPU was not built: {made.stderr[-800:]}", "")
+        return
+    done = runner.run(sys.executable, str(TESTS / "counted.py"), virtual, str(cache), log="virtual.log")
+    if done.returncode:
+        report.wrong(f"on the virtual GPU counted.py ended with {done.returncode}: {done.stderr[-800:]}", "")
+        return
     ours = json.loads(done.stdout)
-    theirs = profiled(logs, cache)
+    theirs = profiled(runner, cache)
     if len(theirs) != len(ours):
-        report.wrong(f"ncu told of {len(theirs)} launches, not {len(ours)}: {logs / 'ncu.log'}", "")
+        report.wrong(f"ncu told of {len(theirs)} launches, not {len(ours)}: {runner.logs / 'ncu.log'}", "")
         return
     rows = []
     for mine, other in zip(ours, theirs, strict=True):
@@ -149,27 +182,33 @@ def counters(report: Report, logs: Path) -> None:
     report.table(("kernel", *counted.METRICS), rows)
 
 
-def sanitizer(report: Report, logs: Path) -> None:
+def sanitizer(report: Report, runner: Runner) -> None:
     report.say("## compute-sanitizer", "")
     rows = []
     for tool in TOOLS:
         command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", sys.executable]
-        done = run(*command, str(TESTS / "counted.py"), "libcuda.so.1", str(logs / "cache"), log=logs / f"{tool}.log")
+        cache = str(runner.logs / "cache")
+        try:
+            done = runner.run(*command, str(TESTS / "counted.py"), "libcuda.so.1", cache, log=f"{tool}.log")
+        except NotReached:
+            rows.append((tool, "not run"))
+            report.right = False
+            continue
         said = [line for line in (done.stdout + done.stderr).splitlines() if "SUMMARY" in line]
         rows.append((tool, said[-1].lstrip("= ") if said else f"ended with {done.returncode}"))
         report.right = report.right and done.returncode == 0
     report.table(("tool", "said of the launches above"), rows)
 
 
-def bench(report: Report, logs: Path) -> None:
+def bench(report: Report, runner: Runner) -> None:
     report.say("## Speed", "")
-    done = run(sys.executable, str(ROOT / "scripts" / "bench_gpu.py"), log=logs / "bench.log")
+    done = runner.run(sys.executable, str(ROOT / "scripts" / "bench_gpu.py"), log="bench.log")
     report.say("```", *done.stdout.splitlines(), "```")
     if done.returncode:
         report.wrong(f"bench_gpu.py ended with {done.returncode}: {done.stderr[-800:]}")
 
 
-STEPS: dict[str, tuple[str, Callable[[Report, Path], None]]] = {
+STEPS: dict[str, tuple[str, Callable[[Report, Runner], None]]] = {
     "tests": ("", tests),
     "counters": ("ncu", counters),
     "sanitizer": ("compute-sanitizer", sanitizer),
@@ -184,8 +223,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the Markdown there too")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep every step's whole output there")
     parser.add_argument("--only", nargs="+", choices=STEPS, default=list(STEPS), help="these steps")
+    parser.add_argument("--gone", type=float, default=0, metavar="S", help="seconds that preparing has taken already")
     options = parser.parse_args()
-    report = Report()
+    report, end = Report(), time.monotonic() + LIMIT_S - options.gone
     with tempfile.TemporaryDirectory(prefix="orind-") as temporary:
         logs = options.logs or Path(temporary)
         logs.mkdir(parents=True, exist_ok=True)
@@ -195,7 +235,10 @@ def main() -> int:
             if program and not shutil.which(program):
                 report.say(f"({name}: {program} is not installed.)", "")
                 continue
-            step(report, logs)
+            try:
+                step(report, Runner(logs, end))
+            except NotReached:
+                report.wrong(f"Not run: {name}, no time was left of {LIMIT_S} s.", "")
     if options.out:
         options.out.write_text("\n".join(report.lines) + "\n")
     return 0 if report.right else 1

@@ -1,7 +1,9 @@
-"""scripts/measure_gpu: a file of tests that does not end well is never told as passed."""
+"""scripts/measure_gpu: a file of tests that does not end well is never told as passed, nor what there was no time for.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -32,4 +34,32 @@ def test_a_file_of_tests(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / f"test_{name}.xml").write_text('<testsuite><testcase name="of_before"/></testsuite>')
     monkeypatch.setattr(measure_gpu, "ROOT", tmp_path)
     monkeypatch.setattr(measure_gpu, "STEP_LIMIT_S", 8)
-    assert measure_gpu.test_file(path, tmp_path) == (f"test_{name}", outcomes, wrong)
+    runner = measure_gpu.Runner(tmp_path, time.monotonic() + 60)
+    assert measure_gpu.test_file(path, runner) == (f"test_{name}", outcomes, wrong)
+
+
+def test_a_command_that_takes_too_long_ends_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure_gpu, "LEAST_S", 0.1)
+    runner = measure_gpu.Runner(tmp_path, time.monotonic() + 1)
+    done = runner.run("sh", "-c", "sleep 600 & echo $!; wait", log="log")
+    assert done.returncode == 124 and "not done after" in done.stderr  # by the end of all, long before its own limit
+    state = Path(f"/proc/{int(done.stdout)}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"
+    with pytest.raises(measure_gpu.NotReached):
+        runner.run("true", log="log")
+
+
+def test_what_no_time_is_left_for_is_told_as_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measure_gpu, "machine", lambda: "A machine.")
+    monkeypatch.setattr(measure_gpu.shutil, "which", lambda name: name)
+    out = tmp_path / "table.md"
+    monkeypatch.setattr("sys.argv", ["measure_gpu", "--gone", str(measure_gpu.LIMIT_S), "--out", str(out)])
+    assert measure_gpu.main() == 1
+    said = out.read_text()
+    assert said == capsys.readouterr().out
+    assert "* test_convolution: not run" in said and "| memcheck | not run |" in said
+    assert [f"Not run: {name}, no time was left" in said for name in ("counters", "bench")] == [True, True]
