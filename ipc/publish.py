@@ -11,20 +11,17 @@ import argparse
 import functools
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 from .client import Publisher
 from .errors import EndpointError, ImageError, IpcError, NobodyThere, WireError
 from .exit_codes import Exit
 from .picture_files import ENCODINGS, Decode, MissingFile, UnreadableFile, find_files, load
-from .result_text import result_line
-from .wire import Result
+from .tally import Tally
 
 DEFAULT_ENDPOINT = "ipc:///run/orind/frames"
 PROGRESS_S = 2.0
 FILES_KEPT = 64
-GOOD = ("ok", "degraded")
 EXAMPLE = (
     "example: orind publish photos/ --camera line1 --rate 20 --count 100\n"
     "exit code 0: every answer is ok or degraded (push, pub: every frame was taken); 1: one is not, or did not come; "
@@ -40,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=positive, default=10.0, metavar="HZ", help="frames per second (10)")
     parser.add_argument("--endpoint", default=DEFAULT_ENDPOINT, help=f"where the daemon listens ({DEFAULT_ENDPOINT})")
     parser.add_argument("--pattern", choices=("dealer", "push", "pub"), default="dealer", help="dealer: answered here")
-    parser.add_argument("--count", type=count_of, default=None, metavar="N", help="frames in all (each file once)")
+    parser.add_argument("--count", type=count_of, default=None, metavar="N",
+                        help="frames in all; after the last file the first again (default: each file once)")
+    parser.add_argument("--quiet", action="store_true", help="the sums only, not a line for each answer")
     parser.add_argument("--encoding", choices=ENCODINGS, default=None, help="jpeg files go as they are, others as bgr8")
     parser.add_argument("--trigger", default=None, metavar="PREFIX", help="send trigger ids PREFIX0, PREFIX1, ...")
     parser.add_argument("--deadline-ms", type=positive, default=None, metavar="MS", help="tighten the deadline")
@@ -89,68 +88,61 @@ def _say(error: IpcError | str, code: int) -> int:
 def _publish(camera: Publisher, files: list[Path], args: argparse.Namespace, decode: Decode) -> int:
     count = args.count or len(files)
     load_cached = functools.lru_cache(maxsize=FILES_KEPT)(load)
-    dealer = args.pattern == "dealer"
-    tally: Counter[str] = Counter()
+    tally = Tally(args.quiet) if args.pattern == "dealer" else None
     start_s = said_s = time.monotonic()
     try:
         for n in range(count):
-            image, encoding = load_cached(files[n % len(files)], args.encoding, decode)
-            _wait_until(start_s + n / args.rate, camera, dealer, tally)
+            file = files[n % len(files)]
+            image, encoding = load_cached(file, args.encoding, decode)
+            _wait_until(start_s + n / args.rate, camera, tally)
             trigger = None if args.trigger is None else f"{args.trigger}{n}"
+            if tally is not None:
+                tally.sent(n, file.name)  # seqs count up from 0
             camera.send(image, encoding, trigger=trigger, deadline_ms=args.deadline_ms)
-            if not dealer and (time.monotonic() - said_s >= PROGRESS_S or n + 1 == count):
+            if tally is None and (time.monotonic() - said_s >= PROGRESS_S or n + 1 == count):
                 said_s = time.monotonic()
                 print(f"sent {n + 1} of {count}", file=sys.stderr, flush=True)
-        if dealer:
-            _report(camera.wait_all(args.timeout), tally)
-    except NobodyThere:
-        if camera.sent:
-            _sum_up(camera, tally, dealer)
-            _name_missing(camera, "any more")
+        if tally is not None:
+            tally.take(camera.wait_all(args.timeout))
+    except (IpcError, KeyboardInterrupt) as error:
+        if tally is not None and not isinstance(error, NobodyThere | KeyboardInterrupt):
+            tally.take(camera.wait_all(args.timeout))  # a file that cannot be sent: those before it still count
+        if camera.sent or isinstance(error, KeyboardInterrupt):
+            _sum_up(camera, tally, count)
+            if tally is not None and isinstance(error, NobodyThere):
+                _name_missing(camera, tally, "any more")
         raise
-    except KeyboardInterrupt:
-        _sum_up(camera, tally, dealer)
-        raise
-    if not dealer:
+    if tally is None:
         return Exit.DONE
-    _sum_up(camera, tally, dealer)
-    return _judge(camera, tally, args.timeout)
+    _sum_up(camera, tally, count)
+    _name_missing(camera, tally, f"within {args.timeout:g} s")
+    return Exit.FAILED if camera.unanswered or tally.poor else Exit.DONE
 
 
-def _sum_up(camera: Publisher, tally: Counter[str], dealer: bool) -> None:
-    if not dealer:
-        print(f"sent {camera.sent}", file=sys.stderr)
+def _sum_up(camera: Publisher, tally: Tally | None, count: int) -> None:
+    left = f"; {count - camera.sent} of {count} not sent" if camera.sent < count else ""
+    if tally is None:
+        print(f"sent {camera.sent}{left}", file=sys.stderr)
         return
-    outcomes = ", ".join(f"{n} {outcome}" for outcome, n in sorted(tally.items())) or "none"
-    print(f"sent {camera.sent}, answered {camera.answered}: {outcomes}; {camera.resent} sent again", file=sys.stderr)
+    answered = f"answered {camera.answered}: {tally.outcomes_in_words()}"
+    print(f"sent {camera.sent}, {answered}; {camera.resent} sent again{left}", file=sys.stderr)
+    if tally.poor:
+        print(f"orind publish: {tally.poor} of {camera.answered} answers are neither ok nor degraded", file=sys.stderr)
+        print("\n".join(f"  {line}" for line in tally.reasons()), file=sys.stderr)
 
 
-def _judge(camera: Publisher, tally: Counter[str], timeout_s: float) -> int:
-    missing, poor = camera.unanswered, sum(n for outcome, n in tally.items() if outcome not in GOOD)
-    _name_missing(camera, f"within {timeout_s:g} s")
-    if poor:
-        print(f"orind publish: {poor} of {tally.total()} answers are neither ok nor degraded", file=sys.stderr)
-    return Exit.FAILED if missing or poor else Exit.DONE
-
-
-def _name_missing(camera: Publisher, when: str) -> None:
+def _name_missing(camera: Publisher, tally: Tally, when: str) -> None:
     if missing := camera.unanswered:
-        listed = ", ".join(str(seq) for seq in missing[:10]) + (", ..." if len(missing) > 10 else "")
+        listed = ", ".join(tally.name_of(seq) for seq in missing[:10]) + (", ..." if len(missing) > 10 else "")
         print(f"orind publish: not answered {when}: seq {listed}", file=sys.stderr)
 
 
-def _wait_until(due_s: float, camera: Publisher, dealer: bool, tally: Counter[str]) -> None:
+def _wait_until(due_s: float, camera: Publisher, tally: Tally | None) -> None:
     """Until the next frame is due, show what is answered; DEALER only, the others just wait."""
     while (left_s := due_s - time.monotonic()) > 0:
-        if dealer and camera.outstanding:
-            _report(camera.poll(left_s), tally)
+        if tally is not None and camera.outstanding:
+            tally.take(camera.poll(left_s))
         else:
             time.sleep(left_s)
-    if dealer:
-        _report(camera.poll(), tally)
-
-
-def _report(results: list[Result], tally: Counter[str]) -> None:
-    for result in results:
-        tally[result.outcome] += 1
-        print(result_line(result), flush=True)
+    if tally is not None:
+        tally.take(camera.poll())

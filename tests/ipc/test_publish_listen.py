@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,8 @@ from orind.daemon import cli, publish_command
 from orind.ipc import listen, picture_files, publish, wire
 from orind.ipc.client import Publisher
 from orind.ipc.result_text import result_line
+from orind.ipc.tally import REASONS_MAX, REASONS_SHOWN, Tally
+from orind.ipc.wire import Result
 from orind.kernels.picture_file import decode
 
 Start = Callable[..., Any]
@@ -57,7 +58,7 @@ def test_a_folder_is_published_and_every_answer_printed(
     assert publish_command.run(args) == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    assert len(lines) == 9 and lines[3] == "cam trigger T3: ok hole 0.50 at 1,2,3,4"
+    assert len(lines) == 9 and lines[3] == "d.npy: cam trigger T3: ok hole 0.50 at 1,2,3,4"
     assert "sent 9, answered 9: 9 ok; 0 sent again" in err
     assert [header.encoding for header in daemon.received[:5]] == ["jpeg", "bgr8", "bgr8", "tensor", "jpeg"]
     assert daemon.payloads[0] == (folder / "a.jpg").read_bytes()
@@ -124,7 +125,7 @@ def test_an_unanswered_frame_fails(start_daemon: Start, folder: Path, capsys: py
     )
     assert publish_command.run(args) == 1
     err = capsys.readouterr().err
-    assert "sent 2, answered 0: none" in err and "not answered within 0.2 s: seq 0, 1" in err
+    assert "sent 2, answered 0: none" in err and "not answered within 0.2 s: seq 0 (a.jpg), 1 (a.jpg)" in err
 
 
 def test_answers_that_are_neither_ok_nor_degraded_fail(
@@ -137,7 +138,46 @@ def test_answers_that_are_neither_ok_nor_degraded_fail(
         assert publish_command.run(args) == code
         err = capsys.readouterr().err
         assert f"sent 2, answered 2: 2 {outcome}; " in err
-        assert ("orind publish: 2 of 2 answers are neither ok nor degraded" in err) == bool(code)
+        poor = "orind publish: 2 of 2 answers are neither ok nor degraded\n"
+        poor += f"  2 {outcome}: without a reason (a.jpg, ...)\n"
+        assert (poor in err) == bool(code)
+
+
+def test_quiet_says_the_sums_only(start_daemon: Start, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon = start_daemon()
+    words = (folder, "--camera", "cam", "--endpoint", daemon.frames, "--rate", 500, "--quiet")
+    assert publish_command.run(arguments(publish, *words)) == 0
+    assert capsys.readouterr() == ("", "sent 4, answered 4: 4 ok; 0 sent again\n")
+
+
+def test_a_file_that_ends_the_run_leaves_the_sums_of_what_was_sent(
+    start_daemon: Start, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "b.png").write_bytes(b"no picture")
+    daemon = start_daemon()
+    words = (folder, "--camera", "cam", "--endpoint", daemon.frames, "--rate", 500)
+    assert publish_command.run(arguments(publish, *words)) == 65
+    err = capsys.readouterr().err.splitlines()
+    assert err[0] == "sent 1, answered 1: 1 ok; 0 sent again; 3 of 4 not sent"
+    assert err[-1].startswith(f"orind publish: {folder}/b.png: cannot be read as an image")
+
+
+def test_reasons_are_grouped_with_their_files_and_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+    def result(seq: int, outcome: str, reason: str | None) -> Result:
+        return wire.parse_result(wire.build_result("cam", seq, None, None, None, outcome=outcome, reason=reason))
+
+    tally = Tally(quiet=True)
+    for seq in range(6):
+        tally.sent(seq, f"{seq}.jpg")
+    tally.take([result(0, "ok", None), result(1, "rejected", "cut"), result(2, "expired", "late")])
+    tally.take(result(seq, "rejected", "cut") for seq in (3, 4, 5))
+    assert tally.outcomes_in_words() == "1 expired, 1 ok, 4 rejected"
+    assert tally.poor == 5
+    assert tally.reasons() == ["4 rejected: cut (1.jpg, 3.jpg, 4.jpg, ...)", "1 expired: late (2.jpg)"]
+    tally.take(result(100 + n, "rejected", f"reason {n}") for n in range(REASONS_MAX + 50))
+    lines = tally.reasons()
+    assert len(lines) == REASONS_SHOWN + 1 and lines[-1] == f"{REASONS_MAX + 50 - REASONS_SHOWN + 2} for other reasons"
+    assert capsys.readouterr().out == ""
 
 
 def test_refusals_and_their_exit_codes(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,7 +307,8 @@ def test_listen_ends_when_the_reader_has_enough(start_daemon: Start, how: str, c
 
 @pytest.mark.parametrize(
     ("pattern", "kind", "summary"),
-    [("dealer", "router", "sent 1, answered 1: 1 ok; 0 sent again\n"), ("push", "pull", "sent 1\n")],
+    [("dealer", "router", "sent 1, answered 1: 1 ok; 0 sent again; 3 of 4 not sent\n"),
+     ("push", "pull", "sent 1; 3 of 4 not sent\n")],
 )
 def test_publish_ended_by_ctrl_c_says_what_it_sent_and_is_130(
     start_daemon: Start,
@@ -280,9 +321,10 @@ def test_publish_ended_by_ctrl_c_says_what_it_sent_and_is_130(
 ) -> None:
     daemon = start_daemon(kind)
 
-    def wait_for_the_second(due_s: float, camera: Publisher, dealer: bool, tally: Counter[str]) -> None:
+    def wait_for_the_second(due_s: float, camera: Publisher, tally: Tally | None) -> None:
         if camera.sent:
-            publish._report(camera.wait_all(5) if dealer else [], tally)
+            if tally is not None:
+                tally.take(camera.wait_all(5))
             raise KeyboardInterrupt
 
     monkeypatch.setattr(publish, "_wait_until", wait_for_the_second)
@@ -296,9 +338,9 @@ def test_publish_whose_daemon_has_gone_says_what_it_sent_before(
 ) -> None:
     daemon = start_daemon()
 
-    def wait_until_it_has_gone(due_s: float, camera: Publisher, dealer: bool, tally: Counter[str]) -> None:
+    def wait_until_it_has_gone(due_s: float, camera: Publisher, tally: Tally) -> None:
         if camera.sent == 1:
-            publish._report(camera.wait_all(5), tally)
+            tally.take(camera.wait_all(5))
             daemon.mute = 10**6
         if camera.sent == 2:
             while not daemon.mute < 10**6:
@@ -309,7 +351,10 @@ def test_publish_whose_daemon_has_gone_says_what_it_sent_before(
     words = ["publish", str(folder), "--camera", "cam", "--endpoint", daemon.frames, "--timeout", "0.3"]
     assert cli.main(words) == 69
     err = capsys.readouterr().err.splitlines()
-    assert err[:2] == ["sent 2, answered 1: 1 ok; 0 sent again", "orind publish: not answered any more: seq 1"]
+    assert err[:2] == [
+        "sent 2, answered 1: 1 ok; 0 sent again; 2 of 4 not sent",
+        "orind publish: not answered any more: seq 1 (b.png)",
+    ]
     assert "takes no frame" in err[2]
 
 
