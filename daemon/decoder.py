@@ -29,7 +29,7 @@ def _decode(job: messages.Decode, slots: SlotReader) -> messages.Decoded:
     try:
         picture = decode_planes(source, slots.view(job.slot_out))
     except JpegTooLarge as error:
-        said = f"{error} in a frame slot: send smaller frames or raise slots.bytes"
+        said = f"{error}: send smaller frames or raise slots.bytes"
         return messages.Decoded(job.job, STATUS_ERROR, 0, 0, 0, "", said)
     except JpegError as error:
         return messages.Decoded(job.job, STATUS_ERROR, 0, 0, 0, "", str(error))

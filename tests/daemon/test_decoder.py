@@ -119,9 +119,11 @@ def test_a_picture_larger_than_the_slot_is_refused(no_fd_leak: None) -> None:
     desk.ring.view(slot)[:] = data
     said = decoder._decode(messages.Decode(1, slot.index, len(data), target.index), desk.slots)
     assert said.status == STATUS_ERROR and said.text == (
-        f"the JPEG is 512x512 gray and needs {512 * 512} bytes, there are {len(data)} in a frame slot: send smaller "
-        "frames or raise slots.bytes"
+        f"the JPEG is 512x512 gray and needs {512 * 512} bytes, there are {len(data)}: send smaller frames or raise "
+        "slots.bytes"
     )
+    longer = said._replace(text=said.text.replace("512x512", "16384x16384").replace("262144", "8" * 9))
+    assert messages.unpack_decoded(messages.pack_decoded(longer)) == longer, "it reaches main whole"
     desk.close()
 
 
