@@ -34,7 +34,7 @@ from ..kernels.spec import TENSOR_TASKS, ModelSpec, SpecError
 from . import unit_file
 from .config import Config
 from .config_file import ConfigError, PowerFiles, load, load_power, with_lines
-from .device_fit import library_problem, plan_problem
+from .device_fit import library_problems, plan_problem
 from .lifeline import begin_child, go_before_main
 from .plans import ServedPlan
 from .priority import stand_back
@@ -81,8 +81,7 @@ def check(path: Path) -> Checked:
         result.problems += _misfits(result.config, result.plans)
         if unfit := run_dir_problem(Path(result.config.run_dir)):
             result.problems.append(unfit)
-        if missing := library_problem(result.config.engine):
-            result.problems.append(missing)
+        result.problems += library_problems(result.config.engine)
         if result.config.decode.workers and not jpeg.available():
             result.problems.append(f"decode.workers: {jpeg.REMEDY}, or set it to 0 to serve no JPEG")
         if (unit := unit_file.of_configuration(path)) is not None:

@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import importlib
 
+from ..kernels.cuda import nvrtc
 from ..kernels.cuda.assignment import assign
 from ..kernels.ir.validate import programs_of
 from ..kernels.plan.file import PlanFile
 from .sections import EngineSection
 
 
-def library_problem(engine: EngineSection) -> str | None:
-    """What keeps every plan from running there, beginning with the dotted key; None where nothing does."""
+def library_problems(engine: EngineSection) -> list[str]:
+    """What keeps every plan from running there, each beginning with the dotted key."""
     if engine.device == "cpu":
-        return None
+        return []
+    problems = []
     try:
         importlib.import_module("pycuda.driver")
-    except ImportError as error:
-        return (
-            f"engine.device: PyCUDA cannot be imported ({error}); scripts/build_pycuda installs it, a driver "
-            "brings libcuda.so.1; or set it to cpu"
+    except Exception as error:  # noqa: BLE001 its modules and NumPy's, compiled for each other, raise what they like
+        problems.append(
+            f"engine.device: PyCUDA cannot be imported ({type(error).__name__}: {' '.join(str(error).split())}); "
+            "scripts/build_pycuda installs it, a driver brings libcuda.so.1; or set it to cpu"
         )
-    return None
+    try:
+        nvrtc.load()
+    except nvrtc.CompileError as error:
+        problems.append(f"engine.device: {error}; or set it to cpu")
+    return problems
 
 
 def plan_problem(plan: PlanFile, engine: EngineSection) -> str | None:

@@ -13,6 +13,7 @@ import pytest
 from orind.daemon import cli
 from orind.daemon.checker import check
 from orind.kernels.build import build_plan
+from orind.kernels.cuda import nvrtc
 
 Captured = pytest.CaptureFixture[str]
 
@@ -77,3 +78,35 @@ def test_pycuda_that_cannot_be_imported_is_said_with_the_remedy(
     assert library.startswith(f"{path}:4: engine.device: PyCUDA cannot be imported (")
     assert "scripts/build_pycuda installs it, a driver brings libcuda.so.1; or set it to cpu" in library
     assert cli.main(["check", str(write(tmp_path, half_plan, "device: cpu"))]) == 0, "nobody asked for it"
+
+
+def test_a_pycuda_that_breaks_while_it_is_imported_is_said_in_one_line(
+    tmp_path: Path, half_plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that was built for another NumPy does."""
+    (tmp_path / "pycuda").mkdir()
+    (tmp_path / "pycuda" / "__init__.py").touch()
+    (tmp_path / "pycuda" / "driver.py").write_text("raise RuntimeError('compiled against API 0x10,\\nthis is 0xf')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("pycuda", "pycuda.driver"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    [said] = check(write(tmp_path, half_plan, "device: cuda, cpu_steps: allow")).problems
+    assert "engine.device: PyCUDA cannot be imported (RuntimeError: compiled against API 0x10, this is 0xf); " in said
+    sys.modules.pop("pycuda")
+
+
+@pytest.mark.usefixtures("pycuda")
+def test_without_nvrtc_no_configuration_of_a_gpu_is_fit(
+    tmp_path: Path, half_plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvrtc, "candidates", lambda: [Path("/nowhere/libnvrtc.so.12")])
+    nvrtc.load.cache_clear()
+    path = write(tmp_path, half_plan, "device: cuda, cpu_steps: allow")
+    [said] = check(path).problems
+    assert said.startswith(f"{path}:4: engine.device: NVRTC is not installed: pip install 'orind[cuda]' (")
+    assert said.endswith("looked in /nowhere; or set it to cpu")
+    monkeypatch.setitem(sys.modules, "pycuda.driver", None)
+    assert len(check(path).problems) == 2, "both are told at once"
+    checked = check(write(tmp_path, half_plan, "device: cpu"))
+    assert checked.problems == []
+    checked.close()
