@@ -17,7 +17,7 @@ from importlib import metadata
 
 from ..ipc import meminfo
 from ..ipc.exit_codes import Exit
-from ..kernels.cuda import nvrtc
+from ..kernels.cuda import nvrtc, presence
 from ..kernels.pre import jpeg
 from ..power.sysfs import Sysfs
 
@@ -119,9 +119,13 @@ def _cuda() -> Finding:
         return Finding("cuda", "absent", "no NVRTC: only engine.device cuda needs it (orind[cuda])")
     text = f"NVRTC {compiler.version[0]}.{compiler.version[1]} ({compiler.path})"
     try:
-        return Finding("cuda", "ok", f"{text}, PyCUDA {metadata.version('pycuda')}")
+        text += f", PyCUDA {metadata.version('pycuda')}"
     except metadata.PackageNotFoundError:
         return Finding("cuda", "absent", f"{text}; no PyCUDA: only engine.device cuda needs it (scripts/build_pycuda)")
+    try:
+        return Finding("cuda", "ok", f"{presence.first_gpu()}, {text}")
+    except presence.NoGpu as missing:
+        return Finding("cuda", "absent", f"{missing}: only engine.device cuda needs it; {text}")
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (_python, _libraries, _jpeg, _notify, _cuda, _board, _memory, _limits)

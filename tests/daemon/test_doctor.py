@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from orind.daemon import cli, doctor
+from orind.kernels.cuda import presence
 from orind.kernels.pre import jpeg
 from orind.power.sysfs import Sysfs
 
@@ -40,12 +42,46 @@ def test_doctor_fails_for_what_serve_cannot_do_without(monkeypatch: pytest.Monke
     assert "error    libraries  missing: numpy" in out and "error    systemd" in out and "warning  jpeg" in out
     monkeypatch.setattr(doctor.metadata, "version", lambda name: "1")
     assert doctor._notify().level == "ok"
-    assert doctor._cuda().text.endswith("PyCUDA 1")
+    monkeypatch.setattr(doctor.presence, "first_gpu", lambda: "Orin")
+    assert doctor._cuda().text.startswith("Orin, NVRTC 12.6") and doctor._cuda().text.endswith("PyCUDA 1")
+    assert doctor._cuda().level == "ok"
     monkeypatch.setattr(doctor.nvrtc, "candidates", list)
     doctor.nvrtc.load.cache_clear()
     assert doctor._cuda().text.startswith("no NVRTC") and doctor._cuda().level == "absent"
     monkeypatch.undo()
     doctor.nvrtc.load.cache_clear()
+
+
+def a_driver(folder: Path, *functions: str) -> str:
+    """A library with these functions, each answering 0 unless its body says otherwise."""
+    source = folder / "driver.c"
+    source.write_text("\n".join(functions))
+    subprocess.run(["gcc", "-shared", "-o", folder / "driver.so", source], check=True)
+    return str(folder / "driver.so")
+
+
+NO_ERROR_TEXT = "int cuGetErrorString(int code, char** text) { *text = 0; return 1; }"
+VERSION = "int cuDriverGetVersion(int* version) { *version = 12060; return 0; }"
+
+
+def test_doctor_says_what_of_a_gpu_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: "1")
+
+    def with_driver(library: str) -> doctor.Finding:
+        monkeypatch.setattr(presence, "DRIVER", library)
+        return doctor._cuda()
+
+    found = with_driver("libcuda.so.none")
+    assert found.level == "absent" and found.text.startswith("no driver: libcuda.so.none not found: only engine.device")
+    assert "NVRTC 12.6" in found.text and found.text.endswith("PyCUDA 1")
+    (tmp_path / "half.so").write_text("half a library")
+    assert "half.so: file too short" in with_driver(str(tmp_path / "half.so")).text
+    failing = a_driver(tmp_path, "int cuInit(unsigned flags) { return 999; }", NO_ERROR_TEXT)
+    assert with_driver(failing).text.startswith("the driver finds no GPU: cuInit:  (999): only engine.device")
+    (tmp_path / "none").mkdir()
+    without = a_driver(tmp_path / "none", "int cuInit(unsigned flags) { return 0; }", VERSION,
+                       "int cuDeviceGetCount(int* count) { *count = 0; return 0; }")
+    assert with_driver(without).text.startswith("the driver finds no GPU: only engine.device")
 
 
 def test_doctor_refuses_an_old_python(monkeypatch: pytest.MonkeyPatch) -> None:
