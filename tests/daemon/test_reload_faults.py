@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from house import DETECT, ROW, House, made_config
 from reload_host import BAD, GOOD, play_checker
 from stand_ins import EngineStandIn
-from test_daemon import DETECT, ROW, House, made_config
 
 from orind.daemon.daemon import Daemon
 from orind.daemon.generation import Generation
