@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibrate", metavar="DIR", type=Path, nargs="+", default=[], help="pictures, or folders of them"
     )
-    parser.add_argument("-o", "--output", metavar="PLAN", type=Path)
+    parser.add_argument("-o", "--output", metavar="PLAN", type=Path, help="the plan's file; an earlier one is replaced")
     parser.add_argument(
         "--input",
         metavar="NAME=1x3x480x640",
@@ -46,14 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explain", action="store_true", help="list all that keeps the model from being built; build nothing"
     )
-    parser.add_argument("--precision", choices=("mixed", "int8", "fp16", "fp32"), default="mixed")
+    parser.add_argument(
+        "--precision",
+        choices=("mixed", "int8", "fp16", "fp32"),
+        default="mixed",
+        help="mixed (default): INT8, and FP16 for the layers that the accuracy gate asks it for",
+    )
     parser.add_argument(
         "--calibration",
         choices=("mse", "minmax", "percentile", "entropy"),
         default="mse",
-        help="how a tensor's range becomes its scale; with mse a tensor may get another where that costs less",
+        help="how a tensor's range becomes its scale; with mse (default) a tensor may get another one where that costs "
+        "less",
     )
-    parser.add_argument("--max-kl", type=_positive, default=0.03, metavar="NATS", help="limit of the accuracy gate")
+    parser.add_argument("--max-kl", type=_positive, default=0.03, metavar="NATS", help="limit of the gate (0.03)")
     parser.add_argument(
         "--accept-loss", action="store_true", help="write the plan even if the accuracy gate is not met; it says so"
     )

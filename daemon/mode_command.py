@@ -25,6 +25,8 @@ from .power_helper import SOCKET
 BOARD = Path("/")
 TIMEOUT_S = 90.0  # a switch may take 30 s, and so may one that was asked for before
 HINT = "is the power helper installed and listening? (systemctl enable --now orind-power.socket), or use sudo"
+ENTER = "enter a mode of nvpmodel, and look whether it is there (as root or a member of group orind)"
+CHOOSE = "choose the fan's profile (as root or a member of group orind)"
 _EXITS = {"usage": Exit.USAGE, "conf": Exit.CONFIGURATION, "file": Exit.NO_INPUT, "failed": Exit.FAILED}
 
 
@@ -32,16 +34,25 @@ def add_actions(actions: Any) -> None:
     """The sub-commands, to the parsers of `orind power`."""
     mode = actions.add_parser(
         "mode",
-        help="enter a mode of nvpmodel, and look whether it is there (as root or a member of group orind)",
-        epilog="example: orind power mode MODE_50W; exit code 1: not entered; 2: no such mode; 66: no nvpmodel.conf, "
-        "or it cannot be read; 69: no helper; "
-        "78: the file is wrong",
+        help=ENTER,
+        description=ENTER,
+        epilog="example: orind power mode MODE_50W\n"
+        "exit code 0: entered, or staged; 1: not; 2: no such mode; 66: no nvpmodel.conf, or it cannot be read; "
+        "69: no helper; 78: the file is wrong",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     mode.add_argument("name", metavar="NAME", help="as `orind power modes` shows it")
     mode.add_argument("--stage", action="store_true",
                       help="one that needs a reboot: have the next boot enter it, and change nothing now")
-    fan = actions.add_parser("fan", help="choose the fan's profile (as root or a member of group orind)",
-                             epilog="example: orind power fan quiet")
+    fan = actions.add_parser(
+        "fan",
+        help=CHOOSE,
+        description=CHOOSE,
+        epilog="example: orind power fan quiet\n"
+        "exit code 0: chosen; 1: not; 2: no such profile; 66: no nvfancontrol.conf, or it cannot be read; "
+        "69: no helper",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     fan.add_argument("profile", metavar="PROFILE", help="quiet, cool, or another one of nvfancontrol.conf")
     for parser in (mode, fan):
         add_run_dir(parser)

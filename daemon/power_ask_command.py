@@ -22,7 +22,7 @@ def add_actions(actions: Any) -> None:
     help_of = {"budget": "hold another budget for a while", "ambient": "say how warm it is around the board"}
     for name, (_, unit) in UNITS.items():
         parser = actions.add_parser(
-            name, help=help_of[name],
+            name, help=help_of[name], description=f"{help_of[name]}, by asking the running daemon",
             epilog=f"examples: orind power {name} {18 if name == 'budget' else 41} --for 10m\n"
             f"          orind power {name} off\n"
             "exit code 0: taken; 1: refused, with the reason; 2: wrong usage; 69: no daemon answers",

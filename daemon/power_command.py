@@ -38,15 +38,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", dest="live_json", action="store_true", help="the status' power section; with --watch "
                         "an object a line")
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    restore = actions.add_parser("restore", help="put the clocks back as they were before orind",
-                                 epilog="example: orind power restore; exit code 1: a daemon runs, "
-                                        "or a clock cannot be put back")
+    restore = actions.add_parser(
+        "restore",
+        help="put the clocks back as they were before orind",
+        description="put the clocks back as they were before orind, from what it saved; after a crash, not beside a "
+        "daemon",
+        epilog="example: orind power restore\n"
+        "exit code 0: done, or nothing to restore; 1: a daemon runs, or a clock cannot be put back",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add_run_dir(restore)
     modes = actions.add_parser(
         "modes",
         help="what each mode of nvpmodel caps, and which switch needs a reboot",
-        epilog="example: orind power modes --json; exit code 66: no nvpmodel.conf, or it cannot be read; "
-               "78: it is wrong",
+        description="what each mode of nvpmodel caps, and which switch needs a reboot; read from the board, without "
+        "asking a daemon",
+        epilog="example: orind power modes --json\n"
+        "exit code 0: shown; 66: no nvpmodel.conf, or it cannot be read; 78: it is wrong",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     modes.add_argument("--json", action="store_true", help="as one JSON object")
     modes.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="of a simulated board (default /)")

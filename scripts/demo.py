@@ -34,6 +34,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PARTS_HZ, FACES_HZ = 20.0, 5.0
 KILL_AT_S, RELOAD_AT_S, END_AT_S = 5.0, 9.0, 15.0
 CALIBRATION_SEED, SHOWN_SEED, SHOWN_PARTS = 500_000, 700_000, 40
+EXAMPLE = """\
+example: scripts/demo --stay
+exit code 0: every frame was answered exactly once, the daemon took over and reloaded; 1: not; 130: ended by Ctrl-C"""
+WHAT = """\
+builds two plans, serves two cameras with the real daemon, kills the active engine once, reloads once, and prints what
+became of every frame; board, power and temperature are simulated"""
 AMBIENT_C = 35.0
 START_TIMEOUT_S = 60.0
 
@@ -268,7 +274,8 @@ def interrupt(number: int, frame: object) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__, epilog="example: scripts/demo --stay")
+    parser = argparse.ArgumentParser(prog="scripts/demo", description=WHAT, epilog=EXAMPLE,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stay", action="store_true", help="keep serving afterwards, until Ctrl-C")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "demo", help="folder for pictures and logs")
     options = parser.parse_args()

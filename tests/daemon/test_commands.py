@@ -270,7 +270,17 @@ def test_every_command_has_help_with_an_example(capsys: Captured) -> None:
     for action in ("restore", "modes", "mode", "fan", "budget", "ambient"):
         with pytest.raises(SystemExit) as ended:
             cli.main(["power", action, "--help"])
-        assert ended.value.code == 0 and f"orind power {action}" in capsys.readouterr().out.split("example")[1], action
+        usage, what, *_, example = capsys.readouterr().out.split("\n\n")
+        assert ended.value.code == 0 and usage.startswith(f"usage: orind power {action}")
+        assert not what.startswith(("options", "positional")), f"{action} says what it does"
+        assert f"orind power {action}" in example and "\nexit code 0: " in example, action
+
+
+def test_every_option_says_what_it_does() -> None:
+    for command in cli.COMMANDS:
+        _, parser, _ = cli._parser([command])
+        assert parser is not None
+        assert [a.option_strings for a in parser._actions if a.option_strings and not a.help] == [], command
 
 
 def test_no_command_is_wrong_usage_and_shows_the_exit_codes(capsys: Captured) -> None:
