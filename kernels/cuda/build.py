@@ -3,6 +3,7 @@
 The key is everything that matters: sources, defines, options, the compiler (its version, and which file it is).
 Processes share the cache: a file takes its name when it is whole, and ends with a digest, since a board may lose power
 before the bytes are on its disk. What is damaged is compiled again; the oldest go when the cache grows past its bound.
+That kernels cannot be kept is said once in a process: every start takes longer for it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import functools
 import hashlib
 import logging
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -60,13 +62,18 @@ def compile_source(file: str, defines: Mapping[str, int | str], architecture: st
         image = compiler.compile(sources()[file], file, headers, options)
         if path is not None:
             store(path, image)
+        else:
+            _say_once("device cuda: no home to keep kernels in: each start compiles them; ORIND_CACHE names a folder")
     return image
 
 
 def held(path: Path) -> bytes | None:
     """What `store` kept there; None where that is nothing, damaged or not ours to read: compiling gives the same."""
     try:
-        data = path.read_bytes()
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # a FIFO waits
+            status = os.fstat(file.fileno())
+            ours = stat.S_ISREG(status.st_mode) and status.st_size <= CACHE_BYTES
+            data = file.read(status.st_size) if ours else b""
     except OSError:
         return None
     image = data[:-DIGEST_BYTES]
@@ -88,14 +95,32 @@ def store(path: Path, image: bytes) -> None:
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-        kept = sorted((p for p in path.parent.iterdir() if p.is_file()), key=lambda p: p.stat().st_mtime, reverse=True)
-        total = 0
-        for old in kept:
-            total += old.stat().st_size
-            if total > CACHE_BYTES and old != path:
-                old.unlink(missing_ok=True)
-    except OSError:
-        return
+        _trim(path)
+    except OSError as error:
+        _say_once(
+            f"device cuda: {path.parent}: compiled kernels cannot be kept there ({error.strerror}): each start "
+            "compiles them again; ORIND_CACHE names another folder"
+        )
+
+
+def _trim(newest: Path) -> None:
+    """Removes what was not used for longest, while there is more than CACHE_BYTES."""
+    found = []
+    for path in newest.parent.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process trims as well
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                found.append((status.st_mtime_ns, status.st_size, path))
+    total = 0
+    for _, size, path in sorted(found, reverse=True):
+        total += size
+        if total > CACHE_BYTES and path != newest:
+            path.unlink(missing_ok=True)
+
+
+@functools.lru_cache(maxsize=16)
+def _say_once(text: str) -> None:
+    LOG.warning("%s", text)
 
 
 def _digest(path: Path, image: bytes) -> bytes:

@@ -41,9 +41,17 @@ def test_a_kernel_is_compiled_once_and_by_everything_that_matters(
         compiled(tmp_path)
 
 
-def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_costs_time_and_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").touch()
-    assert KERNEL.name.encode() in compiled(tmp_path / "file")
+    (tmp_path / "loop").symlink_to("loop")
+    for folder, reason in (("file", "File exists"), ("file/below", "Not a directory"), ("loop", "File exists")):
+        caplog.clear()
+        for kernel in (KERNEL, Kernel(TILES[4], ending="table")):
+            assert kernel.name.encode() in compiled(tmp_path / folder, kernel)
+        [said] = caplog.messages
+        assert f"{tmp_path / folder}: compiled kernels cannot be kept there ({reason}" in said and "ORIND_CACHE" in said
     assert (tmp_path / "file").read_bytes() == b""
 
 
@@ -63,6 +71,23 @@ def test_a_damaged_file_is_compiled_again_and_replaced(tmp_path: Path, caplog: p
         assert f"{path} is damaged" in caplog.text
 
 
+def test_what_is_no_file_of_ours_is_not_waited_for_nor_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    image = compiled(tmp_path)
+    (path,) = tmp_path.iterdir()
+
+    def sparse(path: Path) -> None:
+        path.touch()
+        os.truncate(path, 1 << 42)
+
+    for make in (os.mkfifo, sparse, lambda path: path.symlink_to("/dev/zero")):
+        path.unlink()
+        make(path)
+        caplog.clear()
+        assert compiled(tmp_path) == image
+        assert f"{path} is damaged" in caplog.text and len(caplog.messages) == 1
+        assert path.is_file() and not path.is_symlink() and path.stat().st_size == len(image) + build.DIGEST_BYTES
+
+
 def test_another_users_cache_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = compiled(tmp_path)
 
@@ -74,7 +99,9 @@ def test_another_users_cache_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert compiled(tmp_path) == image
 
 
-def test_a_disk_that_is_full_keeps_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_keeps_no_half_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def full(path: Path, data: bytes) -> None:
         with path.open("wb") as file:
             file.write(data[:10])
@@ -83,9 +110,12 @@ def test_a_disk_that_is_full_keeps_no_half_file(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Path, "write_bytes", full)
     assert KERNEL.name.encode() in compiled(tmp_path)
     assert list(tmp_path.iterdir()) == []
+    assert f"{tmp_path}: compiled kernels cannot be kept there (No space left on device)" in caplog.text
 
 
-def test_a_user_without_a_home_compiles_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_compiles_every_time_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("ORIND_CACHE", "CACHE_DIRECTORY", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
 
@@ -95,6 +125,7 @@ def test_a_user_without_a_home_compiles_every_time(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Path, "home", homeless)
     assert build.cache_folder() is None
     assert KERNEL.name.encode() in build.compile_source(KERNEL.source, KERNEL.defines(), "compute_87")
+    assert "no home to keep kernels in" in caplog.text
 
 
 def test_the_oldest_go_when_the_cache_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +134,15 @@ def test_the_oldest_go_when_the_cache_is_full(tmp_path: Path, monkeypatch: pytes
         build.store(tmp_path / f"{number}.ptx", bytes(100))
         os.utime(tmp_path / f"{number}.ptx", (number, number))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2.ptx", "3.ptx"]
+
+
+def test_what_another_process_has_trimmed_already_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = tmp_path / "gone.ptx"
+    monkeypatch.setattr(Path, "iterdir", lambda folder: iter([gone, folder / "kept.ptx"]))
+    build.store(tmp_path / "kept.ptx", bytes(100))
+    assert caplog.text == "" and build.held(tmp_path / "kept.ptx") == bytes(100)
 
 
 def test_what_nvrtc_refuses_is_told_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
