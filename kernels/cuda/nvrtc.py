@@ -20,6 +20,14 @@ TOOLKITS = (
 NAMES = ("libnvrtc.so.12", "libnvrtc.so.13")
 
 
+FUNCTIONS = (
+    *("nvrtcVersion", "nvrtcGetErrorString", "nvrtcCreateProgram", "nvrtcCompileProgram", "nvrtcDestroyProgram"),
+    *("nvrtcGetProgramLogSize", "nvrtcGetProgramLog"),
+    *("nvrtcGetPTXSize", "nvrtcGetPTX", "nvrtcGetCUBINSize", "nvrtcGetCUBIN"),
+)
+"""What is called here: a library that lacks one is no NVRTC, or one older than 11.1."""
+
+
 class CompileError(Exception):
     """NVRTC is missing or refuses the source; the text holds its log."""
 
@@ -91,8 +99,11 @@ def load() -> Nvrtc:
             continue
         try:
             library = ctypes.CDLL(str(path))
+            for name in FUNCTIONS:
+                library[name]
             major, minor = ctypes.c_int(), ctypes.c_int()
-            library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+            if code := library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)):
+                raise OSError(f"nvrtcVersion failed with {code}")
             status = path.stat()
         except (OSError, AttributeError) as error:  # half an installation, another architecture's, no NVRTC
             refused.append(str(error) if str(path) in str(error) else f"{path}: {error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -187,3 +188,20 @@ def test_a_library_that_cannot_be_loaded_is_passed_over_or_named(
     with pytest.raises(nvrtc.CompileError, match=rf"cannot be loaded \({broken}: .*\): pip install"):
         nvrtc.load()
     nvrtc.load.cache_clear()
+
+
+def test_a_library_that_lacks_a_function_or_fails_is_no_nvrtc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = "".join(f"int {name}() {{ return 5; }} " for name in nvrtc.FUNCTIONS)
+    for text, reason in (
+        ("int nvrtcVersion() { return 0; }", "undefined symbol: nvrtcGetErrorString"),
+        (whole, "nvrtcVersion failed with 5"),
+    ):
+        library = tmp_path / reason.split()[0] / "libnvrtc.so.12"  # the loader knows a library by its file
+        library.parent.mkdir()
+        source = library.with_suffix(".c")
+        source.write_text(text)
+        subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", str(library), str(source)], check=True)
+        monkeypatch.setattr(nvrtc, "candidates", lambda library=library: [library])
+        nvrtc.load.cache_clear()
+        with pytest.raises(nvrtc.CompileError, match=rf"cannot be loaded \({library}: .*{reason}\): pip install"):
+            nvrtc.load()
