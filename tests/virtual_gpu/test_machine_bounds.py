@@ -47,3 +47,16 @@ def test_the_ends_of_each_space_are_inside(cuda_for_kernels: Cuda) -> None:
 def test_atomics_on_what_nobody_wrote(fresh: Fresh) -> None:
     code, text = fault(fresh(), module("mov.u32 %w1, s; atom.shared.add.u32 %w2, [%w1], 1;", shared=64), 1)
     assert code == LAUNCH_FAILED and "updates shared memory at 0 that was never written" in text
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("added", [0, 64])
+def test_the_padding_behind_the_kernels_shared_memory_is_nobodys(fresh: Fresh, added: int) -> None:
+    code, text = fault(fresh(), module("mov.u32 %w1, s; st.shared.u32 [%w1+8], 1;", shared=4), 1, shared=added)
+    assert code == ILLEGAL_ADDRESS and "outside of the block's" in text
+
+
+def test_what_the_launch_adds_lies_behind_the_padding(cuda_for_kernels: Cuda) -> None:
+    before = ".extern .shared .align 16 .b8 more[];"
+    body = "mov.u32 %w1, more; st.shared.u32 [%w1+60], 9; ld.shared.u32 %w2, [%w1+60]; st.global.u32 [%o], %w2;"
+    assert words(cuda_for_kernels, module(body, before=before, shared=4), 1, shared=64) == [9]

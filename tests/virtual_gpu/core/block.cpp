@@ -83,7 +83,11 @@ bool open_barriers(Block& block) {
             warp->reduction = nullptr;
         }
         ++block.counters.barriers;
-        block.shared.barrier();
+        // A warp that has ended has arrived at a barrier of all, and is no part of one with a number of threads.
+        uint32_t warps = 0;
+        for (const Warp* warp : met) warps |= 1u << warp->index;
+        if (first.barrier_threads == 0 || first.barrier_threads >= block.warps.size() * LANES) block.shared.all_met();
+        else block.shared.some_met(warps);
         opened = true;
     }
     return opened;
@@ -141,7 +145,8 @@ void run_block(Block& block, uint64_t index, Random& random) {
     block.id[0] = static_cast<uint32_t>(index % launch.grid[0]);
     block.id[1] = static_cast<uint32_t>(index / launch.grid[0] % launch.grid[1]);
     block.id[2] = static_cast<uint32_t>(index / launch.grid[0] / launch.grid[1]);
-    block.shared.prepare(block.grid.program.dynamic_shared_at + launch.dynamic_shared, block.grid.options);
+    const Program& program = block.grid.program;
+    block.shared.prepare(program.static_shared, program.dynamic_shared_at, launch.dynamic_shared, block.grid.options);
     const uint32_t threads = launch.block[0] * launch.block[1] * launch.block[2];
     for (Warp& warp : block.warps) {
         const uint32_t left = threads - warp.index * LANES;

@@ -152,6 +152,8 @@ private:
             draft.op.masked = form.masked;
             draft.op.flow = form.flow;
             draft.op.form = form_index(statement.name);
+            for (const char* order : {".volatile", ".relaxed", ".acquire", ".release"})
+                draft.op.strong = draft.op.strong || statement.name.find(order) != std::string::npos;
             return draft;
         }
         std::string shown;

@@ -15,6 +15,9 @@
 
 namespace vgpu {
 
+// Whether all bytes lie within the first `size`. Written so that no sum wraps: an offset of -4 is a huge address.
+inline bool within(uint64_t address, uint64_t bytes, uint64_t size) { return address <= size && bytes <= size - address; }
+
 enum class Kind : uint8_t { device, pinned, managed, registered, module };
 
 struct Allocation {

@@ -24,7 +24,7 @@ void misaligned(uint64_t address, unsigned bytes, int lane) {
 }
 
 void outside(const Memory& memory, uint64_t address, unsigned bytes, int lane, Use use) {
-    const char* verb = use == Use::read ? "reads " : use == Use::write ? "writes " : "updates ";
+    const char* verb = use == Use::read || use == Use::strong_read ? "reads " : use == Use::update ? "updates " : "writes ";
     throw Trap{ERROR_ILLEGAL_ADDRESS, verb + std::to_string(bytes) + " bytes at " + hexadecimal(address) + ": " +
                memory.describe(address) + who(lane)};
 }
@@ -34,8 +34,10 @@ void unwritten(const Memory& memory, uint64_t address, int lane) {
 }
 
 void outside_shared(const Warp& warp, uint64_t address, int lane) {
+    const uint32_t size = warp.block->shared.size(), own = warp.block->grid.program.static_shared;
     throw Trap{ERROR_ILLEGAL_ADDRESS, "shared memory at " + hexadecimal(address) + " is outside of the block's " +
-               std::to_string(warp.block->shared.size()) + " bytes" + who(lane)};
+               std::to_string(size) + " bytes" + (address < size ? ", of which the first " + std::to_string(own) +
+               " are the kernel's and others the launch's" : "") + who(lane)};
 }
 
 void outside_frame(const Warp& warp, const Op& op, uint32_t mask) {
@@ -55,7 +57,7 @@ uint8_t* local_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane) {
 uint8_t* parameter_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane, Use use) {
     const auto& held = warp.block->grid.launch.parameters;
     if (address & (bytes - 1)) misaligned(address, bytes, lane);
-    if (use != Use::read || !within(address, bytes, held.size()))
+    if ((use != Use::read && use != Use::strong_read) || !within(address, bytes, held.size()))
         throw Trap{ERROR_ILLEGAL_ADDRESS, "at " + hexadecimal(address) + " of the kernel's parameters, which are " +
                    std::to_string(held.size()) + " bytes, and only read" + who(lane)};
     return const_cast<uint8_t*>(held.data()) + address;

@@ -9,7 +9,6 @@
 namespace vgpu {
 
 enum class Space : uint8_t { generic, global, shared, local, parameter };
-enum class Use : uint8_t { read, write, update };
 
 // The allocation that the lane before hit: most lanes of a warp hit the same one.
 struct Hint {
@@ -21,9 +20,6 @@ struct Hint {
 [[noreturn]] void unwritten(const Memory& memory, uint64_t address, int lane);
 [[noreturn]] void outside_shared(const Warp& warp, uint64_t address, int lane);
 
-// Whether all bytes lie within the first `size`. Written so that no sum wraps: an offset of -4 is a huge address.
-inline bool within(uint64_t address, uint64_t bytes, uint64_t size) { return address <= size && bytes <= size - address; }
-
 [[noreturn]] void outside_frame(const Warp& warp, const Op& op, uint32_t mask);  // the .param variables of calls
 uint8_t* local_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane);
 uint8_t* parameter_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane, Use use);
@@ -31,11 +27,9 @@ uint8_t* parameter_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane,
 inline uint8_t* shared_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane, Use use) {
     SharedMemory& shared = warp.block->shared;
     if (address & (bytes - 1)) misaligned(address, bytes, lane);
-    if (!within(address, bytes, shared.size())) outside_shared(warp, address, lane);
+    if (!shared.holds(address, bytes)) outside_shared(warp, address, lane);
     const auto at = static_cast<uint32_t>(address);
-    if (use == Use::read) shared.read(at, bytes, warp.index);
-    else if (use == Use::write) shared.write(at, bytes, warp.index);
-    else shared.update(at, bytes, warp.index);
+    shared.touch(at, bytes, warp.index, use);
     return shared.at(at);
 }
 
@@ -46,7 +40,7 @@ inline uint8_t* global_bytes(Warp& warp, uint64_t address, unsigned bytes, int l
     if (found == nullptr || address - found->begin >= found->bytes) hint.last = found = memory.find(address);
     if (found == nullptr || !found->live || bytes > found->bytes || address - found->begin > found->bytes - bytes)
         outside(memory, address, bytes, lane, use);
-    if (use == Use::write) memory.mark_access(address, bytes);
+    if (use == Use::write || use == Use::strong_write) memory.mark_access(address, bytes);
     else if (warp.block->grid.options.check_initialised && !memory.written(address, bytes)) unwritten(memory, address, lane);
     return reinterpret_cast<uint8_t*>(address);
 }
@@ -85,9 +79,11 @@ template <Space SPACE, unsigned BYTES, Use USE>
     if (warp.block->grid.options.count && SPACE != Space::parameter)
         count_access(warp, op, mask, operand, BYTES, SPACE, USE == Use::read ? Traffic::load : Traffic::store);
     Hint hint;
+    Use use = USE;
+    if ((SPACE == Space::shared || SPACE == Space::generic) && op.strong) use = USE == Use::read ? Use::strong_read : Use::strong_write;
     for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
         const int l = __builtin_ctz(rest);
-        at[l] = bytes_at<SPACE>(warp, address_of(warp, op, operand, l), BYTES, l, USE, hint);
+        at[l] = bytes_at<SPACE>(warp, address_of(warp, op, operand, l), BYTES, l, use, hint);
     }
 }
 

@@ -56,9 +56,9 @@ void copy(Warp& warp, const Op& op, uint32_t mask) {
         const uint64_t to = address_of(warp, op, 0, l);
         if (to % bytes) misaligned(to, bytes, l);
         SharedMemory& shared = warp.block->shared;
-        if (!within(to, bytes, shared.size())) outside_shared(warp, to, l);
+        if (!shared.holds(to, bytes)) outside_shared(warp, to, l);
         made.to = static_cast<uint32_t>(to);
-        shared.begin_async(made.to, bytes, warp.index);
+        shared.touch(made.to, bytes, warp.index, Use::begin_async);
         if (!warp.block->grid.options.deferred_copies) write(warp, made);
         warp.open.push_back(made);
     }
@@ -73,7 +73,7 @@ void complete(Warp& warp, size_t keep) {
     while (warp.groups.size() > keep) {
         for (const AsyncCopy& copy : warp.groups.front()) {
             if (warp.block->grid.options.deferred_copies) write(warp, copy);
-            warp.block->shared.end_async(copy.to, copy.bytes, warp.index);
+            warp.block->shared.touch(copy.to, copy.bytes, warp.index, Use::end_async);
         }
         warp.groups.erase(warp.groups.begin());
     }
