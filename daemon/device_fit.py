@@ -10,6 +10,7 @@ import importlib
 
 from ..kernels.cuda import nvrtc
 from ..kernels.cuda.assignment import assign
+from ..kernels.ir.onnx_names import onnx_name
 from ..kernels.ir.validate import programs_of
 from ..kernels.plan.file import PlanFile
 from .sections import EngineSection
@@ -56,4 +57,4 @@ def plan_problem(plan: PlanFile, engine: EngineSection) -> str | None:
 def _without_kernel(plan: PlanFile) -> list[tuple[list[str], int]]:
     """Of each batch size the operators of the steps that no CUDA kernel computes, and how many steps there are."""
     programs = programs_of(plan.metadata, plan.tensors).values()
-    return [([type(step).__name__ for step in assign(program).cpu_steps], len(program.steps)) for program in programs]
+    return [([onnx_name(step) for step in assign(program).cpu_steps], len(program.steps)) for program in programs]

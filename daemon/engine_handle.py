@@ -83,6 +83,7 @@ class EngineHandle:
     ) -> None:
         self.epoch = epoch
         self.device = device
+        self.device_name = ""  # what it calls itself, once it is ready; nothing on the CPU
         self.last_resort = False
         self.child: Child | None = None
         self.in_flight: dict[int, Batch] = {}

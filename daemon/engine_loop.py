@@ -53,7 +53,7 @@ class EngineLoop:
 
     def __init__(
         self, channel: Channel, slots: SlotReader, results: ResultArea, models: Sequence[Servable], heartbeat_ms: float,
-        memory: Reservation | None = None,
+        memory: Reservation | None = None, device_name: str = "",
     ) -> None:
         self._channel = channel
         self._slots = slots
@@ -61,6 +61,7 @@ class EngineLoop:
         self._models = models
         self._heartbeat_ms = heartbeat_ms
         self._memory = memory
+        self._device_name = device_name
         self._told_memory_ns, self._told_changes = -MEMORY_EVERY_NS, 0
 
     @classmethod
@@ -77,7 +78,7 @@ class EngineLoop:
         """Map the plans and open them on the device, in one reservation."""
         plans = [PlanFile.open_fd(fd) for fd in plan_fds]
         models = open_models(plans, device, slots.size, emergency_bytes)
-        return cls(channel, slots, results, models, heartbeat_ms, device.memory)
+        return cls(channel, slots, results, models, heartbeat_ms, device.memory, device.name)
 
     def run(self, on_proved: Callable[[], None]) -> int:
         """Check, say READY, serve until main is gone. Returns the process's exit code.
@@ -104,7 +105,7 @@ class EngineLoop:
             return 1
         on_proved()
         self._tell_memory(time.monotonic_ns())
-        self._channel.send(messages.pack_ready(time.monotonic_ns()))
+        self._channel.send(messages.pack_ready(time.monotonic_ns(), self._device_name))
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)
         while True:

@@ -10,6 +10,7 @@ import logging
 import os
 from typing import Any, Protocol
 
+from ..ipc.bounded_text import bound_text
 from ..ipc.clock import StampPolicy
 from ..ipc.engine_messages import Answer, Notice
 from ..ipc.errors import IpcError
@@ -23,7 +24,7 @@ from .failover import TAKES_TURN, Failover
 from .faults import Fault
 from .intake import Intake
 from .orders import Action, Check, Fence, Promote, Retire, Spawn
-from .placement import from_text, in_words
+from .placement import NAME_CHARS_MAX, from_text, in_words
 from .plans import ServedPlan
 from .poller import Watcher
 from .serving_rules import Serving, batch_rule, relief_policy
@@ -159,6 +160,7 @@ class Generation:
 
     def _hear(self, handle: EngineHandle, notice: Notice, now_ns: int) -> list[Action]:
         if notice.kind is Kind.READY:
+            handle.device_name = bound_text(notice.text, NAME_CHARS_MAX)
             return self.machine.ready(handle.epoch, now_ns)
         if notice.kind is Kind.GOLDEN:
             return self.machine.golden(handle.epoch, notice.ok, notice.text, now_ns)

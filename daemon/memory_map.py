@@ -10,6 +10,7 @@ from typing import Any
 
 from ..kernels.report.drawing import fitting
 from ..kernels.report.markup import Markup, tag
+from . import process_view
 from .age import age
 from .memory_report import in_words, mib
 
@@ -73,7 +74,7 @@ def _engine(
 ) -> tuple[list[Markup], float]:
     memory = engine["memory"]
     whole = f", {mib(private)} of private memory in all" if private is not None else ""
-    head = f"engine {engine['epoch']}, {engine['role']}, on {engine['device']} (pid {engine['pid']}{whole})"
+    head = f"engine {engine['epoch']}, {engine['role']}, on {process_view.device(engine)} (pid {engine['pid']}{whole})"
     drawn = [tag("text", head, x=MARGIN, y=y, class_="head")]
     if memory is None:
         return [*drawn, tag("text", "It has not told yet.", x=MARGIN, y=y + 20, class_="dim")], y + 52

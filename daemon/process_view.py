@@ -16,6 +16,11 @@ def standing(engine: dict[str, Any]) -> str:
     return role if role == state else f"{role}, {state}"
 
 
+def device(engine: dict[str, Any]) -> str:
+    """As the configuration names it, and as it calls itself."""
+    return f"{engine['device']}: {engine['device_name']}" if engine["device_name"] else str(engine["device"])
+
+
 def processes(status: dict[str, Any]) -> list[str]:
     """A line each."""
     measured = [process for process in status["processes"] if "pid" in process]

@@ -86,6 +86,7 @@ def build(daemon: Reported, now_ns: int) -> dict[str, Any]:
                 "role": "active" if handle is generation.active else "standby",
                 "state": generation.machine.engines[epoch].standing.value,
                 "device": handle.device,
+                "device_name": handle.device_name,
                 "epoch": epoch,
                 "memory": generation.memory.table(epoch),
             }

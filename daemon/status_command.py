@@ -83,7 +83,8 @@ def lines(status: dict[str, Any]) -> list[str]:
         f"load     {degradation['load']:.0%} offered, level {degradation['level']}: {degradation['meaning']}"
     )
     for e in status["engines"]:
-        text.append(f"engine   {process_view.standing(e)}: pid {e['pid']} on {e['device']} (epoch {e['epoch']})")
+        where = f"pid {e['pid']} on {process_view.device(e)} (epoch {e['epoch']})"
+        text.append(f"engine   {process_view.standing(e)}: {where}")
         if e["memory"] is not None:
             text.append(f"         memory {memory_report.in_words(e['memory'])}")
     text += [f"process  {line}" for line in process_view.processes(status)]

@@ -97,7 +97,7 @@ def _latency(stages: dict[str, dict[str, float]]) -> str:
 
 def _engines(engines: list[dict[str, Any]]) -> str:
     rows = "".join(
-        f"<tr><td>{e['pid']}<td>{escape(process_view.standing(e))}<td>{escape(e['device'])}"
+        f"<tr><td>{e['pid']}<td>{escape(process_view.standing(e))}<td>{escape(process_view.device(e))}"
         f"<td class=n>{e['epoch']}<td>{escape(in_words_of_memory(e['memory'])) if e['memory'] else ''}"
         for e in engines
     )

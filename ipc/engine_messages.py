@@ -180,7 +180,7 @@ def unpack_notice(data: bytes) -> Notice:
 
 
 def pack_ready(now_ns: int, text: str = "") -> bytes:
-    """engine -> main: plans mapped, golden-checked, warm. text: the device, in words."""
+    """engine -> main: plans mapped, golden-checked, warm. text: the device's own name, "" for the CPU."""
     return pack_notice(Kind.READY, now_ns, True, text)
 
 

@@ -48,8 +48,11 @@ class Prepared(Protocol):
 
 class Device(Protocol):
     """Where programs run: `prepare` all plans, `reserve` memory for them, `open` each. `close` comes after the last
-    executor's. `memory` is None until there is a reservation; `host_memory` where it is the host's."""
+    executor's. `name`: its own, "" for the CPU. `memory` is None until there is a reservation; `host_memory` where it
+    is the host's."""
 
+    @property
+    def name(self) -> str: ...
     @property
     def memory(self) -> Reservation | None: ...
     @property
@@ -62,6 +65,8 @@ class Device(Protocol):
 
 class CpuDevice:
     """NumPy in this process."""
+
+    name = ""
 
     def __init__(self) -> None:
         self.memory: HostReservation | None = None
@@ -97,6 +102,7 @@ class CudaDevice:
         from .cuda.device import Device as Gpu
 
         self._gpu = Gpu(ordinal)
+        self.name = self._gpu.name
         self._cpu_steps = cpu_steps
         self.memory: DeviceReservation | None = None
 

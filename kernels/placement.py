@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a program runs: `on_cpu` are the steps (name, operator) that the GPU leaves to the CPU, in running order;
-    a run launches `segments` graphs."""
+    """Where a program runs: `on_cpu` are the steps (name, ONNX operator) that the GPU leaves to the CPU, in running
+    order; a run launches `segments` graphs."""
 
     steps: int
     on_cpu: tuple[tuple[str, str], ...]

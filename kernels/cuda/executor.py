@@ -20,6 +20,7 @@ from ..cpu.executor import Plan, ProgramRunner, check_golden
 from ..cpu.memory_check import separate as separated
 from ..cpu.workspace import Workspace
 from ..ir.errors import ProgramError
+from ..ir.onnx_names import onnx_name
 from ..ir.program import Program
 from ..ir.steps import Step, Upsample
 from ..ir.validate import programs_of
@@ -85,7 +86,7 @@ class CudaExecutor:
 
     @property
     def placement(self) -> Placement:
-        return Placement(len(self.program.steps), tuple((step.name, type(step).__name__) for step in self.cpu_steps),
+        return Placement(len(self.program.steps), tuple((step.name, onnx_name(step)) for step in self.cpu_steps),
                          len(self._graphs))
 
     def run(self) -> list[Array]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ..cpu.executor import Plan
 from ..ir.errors import ProgramError
+from ..ir.onnx_names import onnx_name
 from ..ir.program import Program
 from .arena import Arena
 from .assignment import assign
@@ -83,7 +84,7 @@ class PreparedProgram:
         return made
 
     def _refuse(self, cpu_steps: bool) -> None:
-        kinds = sorted({type(step).__name__ for step in self.cpu_steps})
+        kinds = sorted({onnx_name(step) for step in self.cpu_steps})
         if len(self.cpu_steps) == len(self.program.steps):
             raise ProgramError(f"device cuda: no step of this plan has a CUDA kernel ({', '.join(kinds)}): build it "
                                "with --precision mixed, int8 or fp16, or serve it on the CPU")

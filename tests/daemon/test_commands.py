@@ -175,7 +175,7 @@ def test_status_for_a_person(tmp_path: Path, capsys: Captured) -> None:
         "failover 0 s ago, 1 frame in flight: signal <11>\nconfig   /etc/<orind>.yaml (orind 0.1.0)\n"
         "reload   generation 3 serves\nhttp     http://127.0.0.1:8787\nframes   received 10  ok 7"
     )
-    assert "\nengine   active: pid 7 on <cpu> (epoch 1)\n" in out and "latency  total" in out
+    assert "\nengine   active: pid 7 on <cpu>: <Orin> (epoch 1)\n" in out and "latency  total" in out
     assert "\nengine   standby, starting: pid 8 on cpu (epoch 2)\n" in out
     assert "\nprocess  engine (pid 8): not looked at yet\ndevice   <cpu>: 5120.0 MiB free\n" in out
     assert (

@@ -55,7 +55,9 @@ def test_status_has_all_that_others_script_against(house: House) -> None:
     status = house.status()
     assert status["state"] == "serving" and status["generation"] == 1 and status["failovers"] == 0
     assert (status["config"], status["version"]) == ("/etc/orind.yaml", version.installed())
-    assert [sorted(e) for e in status["engines"]] == [["device", "epoch", "memory", "pid", "role", "state"]] * 2
+    assert [sorted(e) for e in status["engines"]] == [
+        ["device", "device_name", "epoch", "memory", "pid", "role", "state"]
+    ] * 2
     assert [(e["role"], e["state"], e["epoch"]) for e in status["engines"]] == [
         ("active", "active", 1), ("standby", "ready", 2),
     ]

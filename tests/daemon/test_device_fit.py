@@ -46,7 +46,7 @@ def write(folder: Path, plan: Path, engine: str) -> Path:
 def test_steps_without_a_kernel_are_refused_unless_the_cpu_may_run_them(tmp_path: Path, half_plan: Path) -> None:
     path = write(tmp_path, half_plan, "device: cuda")
     assert check(path).problems == [
-        f"{path}:1: models.m.plan: {half_plan}: 2 of 3 steps have no CUDA kernel yet (Convert, ToFlat): "
+        f"{path}:1: models.m.plan: {half_plan}: 2 of 3 steps have no CUDA kernel yet (Cast, Transpose to NCHW): "
         "engine.cpu_steps: allow runs these on the CPU"
     ]
     for engine in ("device: cuda, cpu_steps: allow", "device: cpu"):

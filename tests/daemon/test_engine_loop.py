@@ -77,12 +77,14 @@ class Bench:
         self.exit: list[int] = []
         self.thread: threading.Thread | None = None
 
-    def loop(self, heartbeat_ms: float = NEVER_MS, memory: Reservation | None = None) -> EngineLoop:
+    def loop(
+        self, heartbeat_ms: float = NEVER_MS, memory: Reservation | None = None, device_name: str = ""
+    ) -> EngineLoop:
         slots = SlotReader(self.ring.readonly_fd(), 4, 16_384)
         area = ResultArea(2, 4, 24, 1, self.results.writable_fd())
         self.children = slots, area
         channel = Channel(self.theirs, blocking=True)
-        return EngineLoop(channel, slots, area, [self.model], heartbeat_ms, memory)
+        return EngineLoop(channel, slots, area, [self.model], heartbeat_ms, memory, device_name)
 
     def start(self, loop: EngineLoop) -> None:
         self.thread = threading.Thread(target=lambda: self.exit.append(loop.run(lambda: self.proved.append(True))))
@@ -153,14 +155,15 @@ def test_ready_comes_after_the_golden_check_then_batches_are_answered(bench: Ben
 
 def test_what_a_gpu_leaves_to_the_cpu_is_told_before_ready(bench: Bench) -> None:
     bench.model.placement = Placement(3, (("pool", "MaxPool"),), 1)
-    bench.start(bench.loop())
+    bench.start(bench.loop(device_name="Orin"))
     told = bench.notice()
     assert told.kind is Kind.PLACED
     assert from_text(told.text) == (
         0,
         {"steps": 3, "cpu_steps": 1, "gpu_segments": 1, "on_cpu": {"MaxPool": {"count": 1, "names": ["pool"]}}},
     )
-    assert bench.notice().kind is Kind.READY
+    ready = bench.notice()
+    assert ready.kind is Kind.READY and ready.text == "Orin", "the device's own name"
     bench.sock.shutdown(socket.SHUT_WR)
     assert bench.end() == 0
 

@@ -80,6 +80,15 @@ def test_a_placement_that_cannot_be_read_ends_the_engine(stage: Stage, text: str
     assert 1 not in stage.generation.handles and stage.generation.placements == {}
 
 
+def test_an_engine_that_is_ready_tells_what_its_device_calls_itself(stage: Stage) -> None:
+    stage.start()
+    stage.engines[1].say(messages.pack_ready(0, "Orin\n" + "x" * 999))
+    stage.turn()
+    name = stage.generation.handles[1].device_name
+    assert name.startswith("Orin") and "\n" not in name and len(name) <= 200
+    assert stage.generation.handles[2].device_name == ""
+
+
 def test_what_a_lost_engine_said_of_its_memory_is_not_kept(stage: Stage) -> None:
     """Both lie there when main looks: the golden answer is wrong, and the memory is in pieces."""
     stage.serve()

@@ -74,12 +74,14 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
             {"name": "device <cpu>", "device_free": 5 << 30, "leaks": []},
         ],
         "engines": [
-            {"pid": 7, "role": "active", "state": "active", "device": "<cpu>", "epoch": 1, "memory": {
+            {"pid": 7, "role": "active", "state": "active", "device": "<cpu>",
+             "device_name": "<Orin>", "epoch": 1, "memory": {
                 "what": "one mapping", "size": 64 << 20, "used": 3 << 20, "free": 53 << 20, "largest_free": 52 << 20,
                 "reserve": 8 << 20, "reserve_used": 256, "emergencies": 1, "blocks_total": 3, "blocks": [],
                 "device_free": None, "fragmentation_percent": 1.89,
             }},
-            {"pid": 8, "role": "standby", "state": "starting", "device": "cpu", "epoch": 2, "memory": None},
+            {"pid": 8, "role": "standby", "state": "starting", "device": "cpu", "device_name": "",
+             "epoch": 2, "memory": None},
         ],
         "models": {
             "m": {"frames": {"ok": 6, "error": 1}, "placement": {
@@ -243,7 +245,8 @@ def test_the_page_shows_the_state_and_escapes_what_it_shows(site: Site) -> None:
     assert "<li>engine (pid 7): 50.0 MiB private, 1 thread<" in body
     assert "<li>engine (pid 8): not looked at yet</ul><h2>Device memory</h2>" in body
     assert "<li>&lt;cpu&gt;: 5120.0 MiB free<" in body
-    assert "<tr><td>7<td>active<td>&lt;cpu&gt;" in body and "<tr><td>8<td>standby, starting<td>cpu" in body
+    assert "<tr><td>7<td>active<td>&lt;cpu&gt;: &lt;Orin&gt;<td" in body
+    assert "<tr><td>8<td>standby, starting<td>cpu<td" in body
     assert re.search(r"/etc/&lt;orind&gt;.yaml, orind 0.1.0; as of \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}<", body)
     assert "3.0 MiB of 64.0 MiB used in 3 blocks, 53.0 MiB free, fragmentation 1.9 %" in body
     assert "unreadable" in body and "612 MHz" in body and "reload: generation 3 serves" in body

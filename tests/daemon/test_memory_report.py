@@ -126,7 +126,8 @@ def test_engines_are_judged_by_their_own_first_report_and_forgotten() -> None:
 
 def engine(epoch: int, memory: Reservation | None, device: str = "cpu") -> dict[str, Any]:
     table = None if memory is None else from_text(to_text(memory))
-    return {"epoch": epoch, "role": "active", "device": device, "pid": 7, "memory": table}
+    place = {"device": device, "device_name": ""}
+    return {"epoch": epoch, "role": "active", **place, "pid": 7, "memory": table}
 
 
 PROCESSES = [{"name": "engine (pid 7)", "pid": 7, "private": 50 * MB}, {"name": "device cuda", "device_free": 1}]

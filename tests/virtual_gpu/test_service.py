@@ -140,6 +140,8 @@ def test_detections_are_those_of_the_cpu_engine(
     assert all(outcome == "ok" for outcome, *_ in expected) and any(objects for _, objects, _ in expected)
     with service(folder / "gpu", **ENGINE) as daemon:
         assert {engine["device"] for engine in daemon.status()["engines"]} == {"cuda"}
+        names = {engine["device_name"] for engine in daemon.status()["engines"]}
+        assert len(names) == 1 and (REAL or names == {"Orin (virtual GPU)"})
         memory = daemon.status()["engines"][0]["memory"]
         assert memory["what"] == "one allocation on the GPU" and memory["emergencies"] == 0 < memory["device_free"]
         assert memory["free"] == 0, "it was made for what lies in it"
