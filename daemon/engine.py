@@ -35,6 +35,10 @@ def main() -> int:
         slots = SlotReader(slots_fd, *start["slots"])
         areas, frames, rows_max, row_width = start["results"]
         results = ResultArea(areas, frames, rows_max, row_width, results_fd)
+        if start["device"] != "cpu":  # where nothing is logged, and the module saved
+            from .log_line import log_to_stderr
+
+            log_to_stderr()
         device = open_device(start["device"], start["cpu_steps"])
         loop = EngineLoop.open(
             channel, slots, results, plan_fds, device, start["heartbeat_ms"], start["emergency_bytes"]

@@ -18,6 +18,7 @@ from . import named_inputs
 from .config_check import ConfigCheck
 from .daemon import Daemon
 from .descriptors import LimitTooLow, raise_limit
+from .log_line import LINE_CHARS_MAX, log_through
 from .log_writer import LogWriter
 from .notify import NotifyError, ServiceManager, connect, passed_sockets
 from .nursery_client import NurseryClient, NurseryDied
@@ -29,15 +30,6 @@ from .signals import SignalInbox
 log = logging.getLogger("orind")
 STDERR = 2
 CHECK_TURN_NS = 100_000_000
-LINE_CHARS_MAX = 2000
-
-
-class LineFormatter(logging.Formatter):
-    """One event, one bounded line: a camera's or a model's text can neither forge lines nor flood the journal."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = bound_text(record.message, LINE_CHARS_MAX)
-        return super().formatMessage(record)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +41,7 @@ def run(options: argparse.Namespace) -> int:
     if missing := named_inputs.refused("serve", [options.config]):
         return missing
     handler = LogWriter(STDERR)
-    handler.setFormatter(LineFormatter("%(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    log_through(handler)
     signals = SignalInbox.install_early()
     log.info("orind starts: pid %d, checks %s", os.getpid(), options.config)
     try:

@@ -151,7 +151,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def wheel_for(python: str, sources: Sources, cache: Path = CACHE) -> Path:
-    """The wheel for this interpreter, built if it is not there. Takes about two minutes of one core."""
+    """The wheel for this interpreter, built if it is not there, which takes about 80 s of one core."""
     headers = headers_version(sources.toolkit) if sources.toolkit else HEADERS_VERSION
     folder = cache / f"pycuda-{VERSION}-cuda{headers}-{python_tag(python)}-{platform.machine()}"
     with locked(cache):
@@ -160,7 +160,7 @@ def wheel_for(python: str, sources: Sources, cache: Path = CACHE) -> Path:
             ready += sources.wheelhouse.glob(f"pycuda-{VERSION}-{python_tag(python)}-*_{platform.machine()}.whl")
         if ready:
             return ready[0]
-        print(f"== building PyCUDA {VERSION} with headers of CUDA {headers} (once; about two minutes)", flush=True)
+        print(f"== building PyCUDA {VERSION} with headers of CUDA {headers} (once; about 80 s of one core)", flush=True)
         log = cache / "build.log"
         log.write_text("")
         with tempfile.TemporaryDirectory(prefix="pycuda-") as name:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from test_http import made_status
 
-from orind.daemon import cli, doctor, serve
+from orind.daemon import cli, doctor, log_line
 from orind.daemon.intake import IMAGE_ENCODINGS
 from orind.daemon.status import with_latency
 from orind.ipc import picture_files
@@ -160,7 +160,7 @@ def test_a_number_and_a_length_of_time_are_wanted(words: str, why: str, capsys: 
 def test_a_log_line_stays_one_line_and_bounded() -> None:
     text = "a\nINFO serving\x1b[2J" + "b" * 9000
     record = logging.LogRecord("orind", logging.ERROR, "", 0, "engine 3: %s", (text,), None)
-    line = serve.LineFormatter("%(levelname)s %(message)s").format(record)
+    line = log_line.LineFormatter(log_line.FORMAT).format(record)
     assert line.startswith("ERROR engine 3: a INFO serving [2Jb") and len(line) == 2006 and line.isprintable()
 
 

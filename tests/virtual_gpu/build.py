@@ -1,8 +1,9 @@
 """Builds the virtual GPU: our own libcuda.so.1, from core/, instructions/ and driver/, with g++ alone.
 
-Called by the tests' fixtures, by scripts, and by hand: `python tests/virtual_gpu/build.py` prints the folder that holds
-libcuda.so.1, for LD_LIBRARY_PATH. Invariant: what is in the folder is what the sources say; objects are cached by the
-hash of all that makes them (source, headers, flags, compiler and its idea of this processor), so a second call is fast.
+Called by the tests' fixtures, by scripts, and by hand: `.venv-test/bin/python tests/virtual_gpu/build.py` prints the
+folder that holds libcuda.so.1, for LD_LIBRARY_PATH. Invariant: what is in the folder is what the sources say; objects
+are cached by the hash of all that makes them (source, headers, flags, compiler and its idea of this processor), so a
+second call is fast.
 """
 
 from __future__ import annotations

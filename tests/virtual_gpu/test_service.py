@@ -153,6 +153,8 @@ def test_detections_are_those_of_the_cpu_engine(
             check_launches(counters, FRAMES, segments, capsys)
         assert daemon.stop() == 0
     assert "PyCUDA WARNING" not in daemon.log()
+    taken = "INFO device cuda: Orin (virtual GPU) takes no cubins: its driver compiles the kernels' PTX"
+    assert REAL or daemon.log().splitlines().count(taken) == 2, "once an engine"
 
 
 def face_plan(spec: ModelSpec, out: Path) -> Path:
