@@ -12,10 +12,12 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from ctypes import c_void_p
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,18 @@ def pycuda_python() -> str:
     """An interpreter that can import PyCUDA: this one; PyCUDA is built and installed if it is not there."""
     build_pycuda.ensure(sys.executable)
     return sys.executable
+
+
+@pytest.fixture(scope="session")
+def ptxas() -> Path:
+    """NVIDIA's assembler of JetPack 6's CUDA, from a wheel: another release gives registers otherwise."""
+    spec = find_spec("nvidia")
+    assert spec and spec.submodule_search_locations
+    places = [Path(place) / "cuda_nvcc" / "bin" / "ptxas" for place in spec.submodule_search_locations]
+    path = next(path for path in places if path.exists())
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    assert "release 12.6," in said, said
+    return path
 
 
 @pytest.fixture

@@ -196,7 +196,7 @@ def test_every_symbol_of_the_list_is_exported_and_no_other(library: Path) -> Non
     exported = {line.split()[-1] for line in done.stdout.splitlines()}
     assert {name for name in exported if name.startswith("cu")} == listed
     ours = {name for name in exported if name.startswith("virtual_gpu_")}
-    names = ("configure", "counters", "last_fault", "reset_counters", "write_counters")
+    names = ("configure", "counters", "forms", "last_fault", "reset_counters", "write_counters")
     assert ours == {f"virtual_gpu_{name}" for name in names}
     assert exported == listed | ours
 

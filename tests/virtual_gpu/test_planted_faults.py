@@ -7,7 +7,6 @@ import math
 import re
 import subprocess
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import convolution_cases as cases
@@ -151,18 +150,6 @@ def test_a_broken_swizzle_shows_in_the_count(fresh: Fresh, tmp_path: Path) -> No
     edits = (("tile.cuh", "return row / (128 / BK) % CHUNKS;", "return 0;"),)
     counters = counted(fresh(COUNT="1"), tmp_path, SHAPE, KERNEL, edits)
     assert counters["shared_load_wavefronts"] >= 2 * counters["shared_load_least"]
-
-
-@pytest.fixture(scope="session")
-def ptxas() -> Path:
-    """NVIDIA's assembler of JetPack 6's CUDA, from a wheel: another release gives registers otherwise."""
-    spec = find_spec("nvidia")
-    assert spec and spec.submodule_search_locations
-    places = [Path(place) / "cuda_nvcc" / "bin" / "ptxas" for place in spec.submodule_search_locations]
-    path = next(path for path in places if path.exists())
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-    assert "release 12.6," in said, said
-    return path
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)

@@ -152,8 +152,8 @@ private:
             draft.op.masked = form.masked;
             draft.op.flow = form.flow;
             draft.op.form = form_index(statement.name);
-            for (const char* order : {".volatile", ".relaxed", ".acquire", ".release"})
-                draft.op.strong = draft.op.strong || statement.name.find(order) != std::string::npos;
+            form.use();
+            draft.op.strong = statement.name.find(".volatile") != std::string::npos;  // other orders are refused
             return draft;
         }
         std::string shown;
@@ -220,6 +220,7 @@ private:
     void copy_frame(const Statement& statement, Parameter from, Parameter to) {
         Draft draft;
         const Form& form = Forms::all().find("(copy argument)")->front();
+        form.use();
         draft.op.full = draft.op.masked = form.full;
         draft.op.line = statement.line;
         draft.op.form = form_index("call");

@@ -32,11 +32,19 @@ const std::vector<Form>* Forms::find(const std::string& name) const {
     return found == forms_.end() ? nullptr : &found->second;
 }
 
+std::string Forms::list() const {
+    std::string made;
+    for (const auto& [name, forms] : forms_)
+        for (const Form& form : forms)
+            made += text({name, "\t", form.operands, "\t", std::atomic_ref(form.used).load(std::memory_order_relaxed) ? "1" : "0", "\n"});
+    return made;
+}
+
 void Forms::add(std::string_view name, std::string_view operands, Handler full, Handler masked, Flow flow) {
     auto& known = forms_[std::string(name)];
     for (const Form& form : known)
         if (form.operands == operands) throw std::logic_error(text({"virtual GPU: ", name, " ", operands, " is added twice"}));
-    known.push_back({std::string(operands), full, masked, flow});
+    known.push_back({std::string(operands), full, masked, flow, false});
 }
 
 std::string text(std::initializer_list<std::string_view> pieces) {

@@ -6,6 +6,7 @@
 // | between two destinations. "W|Pwww" is shfl's.
 #pragma once
 
+#include <atomic>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -20,12 +21,16 @@ struct Form {
     std::string operands;
     Handler full, masked;
     Flow flow;
+    mutable bool used = false;
+    void use() const { std::atomic_ref(used).store(true, std::memory_order_relaxed); }  // a module takes it
 };
 
 class Forms {
 public:
     static const Forms& all();  // made at the first call
     const std::vector<Form>* find(const std::string& name) const;
+    // Every form, a line each: "add.s32 Www 1", where 1 says that a module of this process used it.
+    std::string list() const;
     // Views, and text(), because there are thousands of calls: strings in each took most of the compiler's time.
     void add(std::string_view name, std::string_view operands, Handler full, Handler masked, Flow flow = Flow::next);
     void add(std::string_view name, std::string_view operands, Handler both, Flow flow = Flow::next) {

@@ -30,7 +30,7 @@ struct Op {
     bool leader = false;             // first of a basic block: lanes that went apart may meet here
     uint8_t guard = 0;               // 0 none, 1 @p, 2 @!p
     bool wide[2] = {false, false};   // the first and second address register has 64 bits
-    bool strong = false;             // a load or store that is volatile, relaxed, acquire or release
+    bool strong = false;             // a load or store that is volatile
     bool negated = false;            // of a predicate operand: !p
     uint32_t guard_at = 0;
     uint32_t target = 0;             // branch, call

@@ -3,6 +3,7 @@
 // Callers: tests/virtual_gpu/ through ctypes. Invariant: texts stay valid until the same thread asks again.
 #include <cstdio>
 
+#include "../core/forms.h"
 #include "state.h"
 
 using namespace vgpu;
@@ -27,6 +28,10 @@ OWN_API const char* virtual_gpu_last_fault() {
 
 // The counters so far, one JSON object. Work that is still queued is not in it.
 OWN_API const char* virtual_gpu_counters() { return keep(driver().statistics.json()); }
+
+// Every form of instruction that the machine runs: a line each of its name, its operands (core/forms.h) and 1 if a module
+// that this process loaded used it.
+OWN_API const char* virtual_gpu_forms() { return keep(Forms::all().list()); }
 
 OWN_API void virtual_gpu_reset_counters() { driver().statistics.reset(); }
 

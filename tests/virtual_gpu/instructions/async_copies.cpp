@@ -89,13 +89,12 @@ void wait_all(Warp& warp, const Op& op, uint32_t mask) {
 }  // namespace
 
 void add_async_copies(Forms& forms) {
-    for (const std::string space : {".shared", ".shared::cta"})
-        for (const std::string prefetch : {"", ".L2::64B", ".L2::128B", ".L2::256B"}) {
-            forms.add("cp.async.ca" + space + ".global" + prefetch, "@@i", &copy<false, false>);
-            forms.add("cp.async.ca" + space + ".global" + prefetch, "@@iw", &copy<true, false>);
-            forms.add("cp.async.cg" + space + ".global" + prefetch, "@@i", &copy<false, true>);
-            forms.add("cp.async.cg" + space + ".global" + prefetch, "@@iw", &copy<true, true>);
-        }
+    for (const std::string prefetch : {"", ".L2::128B"}) {
+        forms.add("cp.async.ca.shared.global" + prefetch, "@@i", &copy<false, false>);
+        forms.add("cp.async.ca.shared.global" + prefetch, "@@iw", &copy<true, false>);
+        forms.add("cp.async.cg.shared.global" + prefetch, "@@i", &copy<false, true>);
+        forms.add("cp.async.cg.shared.global" + prefetch, "@@iw", &copy<true, true>);
+    }
     forms.add("cp.async.commit_group", "", &commit);
     forms.add("cp.async.wait_group", "i", &wait_group);
     forms.add("cp.async.wait_all", "", &wait_all);

@@ -1,4 +1,5 @@
 // atom and red: PTX ISA 8.5, section 9.7.13. Real atomic operations on the host's memory: blocks run at the same time.
+#include <cmath>
 #include <cstring>
 
 #include "access.h"
@@ -46,23 +47,23 @@ void compare_and_swap(Warp& warp, const Op& op, uint32_t mask) {
 }
 
 template <class T> struct Sum { T operator()(T a, T b) const { return static_cast<T>(a + b); } };
-template <class T> struct SumReal {
-    using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
-    Bits operator()(Bits a, Bits b) const {
-        T x, y;
-        std::memcpy(&x, &a, sizeof x);
-        std::memcpy(&y, &b, sizeof y);
-        x += y;
-        std::memcpy(&a, &x, sizeof x);
-        return a;
+template <bool FTZ> struct SumFloat {
+    static float flush(float a) { return FTZ && std::fabs(a) < 0x1p-126f ? std::copysign(0.0f, a) : a; }
+    uint32_t operator()(uint32_t a, uint32_t b) const {
+        const float sum = flush(flush(bits_float(a)) + flush(bits_float(b)));
+        return sum != sum ? 0x7fffffff : float_bits(sum);
     }
+};
+struct SumDouble {
+    uint64_t operator()(uint64_t a, uint64_t b) const { return double_bits(bits_double(a) + bits_double(b)); }
+};
+struct SumHalf {
+    uint16_t operator()(uint16_t a, uint16_t b) const { return float_to_half(half_to_float(a) + half_to_float(b)); }
 };
 struct SumHalves {
     uint32_t operator()(uint32_t a, uint32_t b) const {
-        const auto add = [](uint32_t x, uint32_t y) {
-            return static_cast<uint32_t>(float_to_half(half_to_float(static_cast<uint16_t>(x)) + half_to_float(static_cast<uint16_t>(y))));
-        };
-        return add(a >> 16, b >> 16) << 16 | add(a, b);
+        const uint32_t high = SumHalf{}(static_cast<uint16_t>(a >> 16), static_cast<uint16_t>(b >> 16));
+        return high << 16 | SumHalf{}(static_cast<uint16_t>(a), static_cast<uint16_t>(b));
     }
 };
 template <class T> struct Least { auto operator()(std::make_unsigned_t<T> a, std::make_unsigned_t<T> b) const { return static_cast<T>(a) < static_cast<T>(b) ? a : b; } };
@@ -86,12 +87,24 @@ void add(Forms& forms, std::string_view head, std::string_view tail) {
     add_pair(forms, head, tail, letter<T>(), &atomic<SPACE, T, F, true>, &atomic<SPACE, T, F, false>);
 }
 
+// In global memory subnormal numbers are flushed, in shared memory they are not (PTX ISA, atom).
+template <Space SPACE, bool RETURNS>
+void add_float(Warp& warp, const Op& op, uint32_t mask) {
+    uint32_t shared = SPACE == Space::shared ? mask : 0;
+    for (uint32_t rest = SPACE == Space::generic ? mask : 0; rest != 0; rest &= rest - 1) {
+        const int l = __builtin_ctz(rest);
+        if ((address_of(warp, op, RETURNS ? 1 : 0, l) & WINDOW_MASK) == SHARED_WINDOW) shared |= 1u << l;
+    }
+    atomic<SPACE, uint32_t, SumFloat<false>, RETURNS>(warp, op, shared);
+    atomic<SPACE, uint32_t, SumFloat<true>, RETURNS>(warp, op, mask & ~shared);
+}
+
 template <Space SPACE>
 void add_space(Forms& forms, std::string_view head) {
     for (const char* type : {".add.u32", ".add.s32"}) add<SPACE, uint32_t, Sum<uint32_t>>(forms, head, type);
     add<SPACE, uint64_t, Sum<uint64_t>>(forms, head, ".add.u64");
-    add<SPACE, uint32_t, SumReal<float>>(forms, head, ".add.f32");
-    add<SPACE, uint64_t, SumReal<double>>(forms, head, ".add.f64");
+    add_pair(forms, head, ".add.f32", 'w', &add_float<SPACE, true>, &add_float<SPACE, false>);
+    add<SPACE, uint64_t, SumDouble>(forms, head, ".add.f64");
     add<SPACE, uint32_t, SumHalves>(forms, head, ".add.noftz.f16x2");
     add<SPACE, uint32_t, Least<uint32_t>>(forms, head, ".min.u32");
     add<SPACE, uint32_t, Least<int32_t>>(forms, head, ".min.s32");
@@ -111,6 +124,7 @@ void add_space(Forms& forms, std::string_view head) {
     add<SPACE, uint64_t, Exchange<uint64_t>>(forms, head, ".exch.b64");
     add<SPACE, uint32_t, Increment>(forms, head, ".inc.u32");
     add<SPACE, uint32_t, Decrement>(forms, head, ".dec.u32");
+    add<SPACE, uint16_t, SumHalf>(forms, head, ".add.noftz.f16");
     forms.add(text({"atom", head, ".cas.b16"}), "H@hh", &compare_and_swap<SPACE, uint16_t>);
     forms.add(text({"atom", head, ".cas.b32"}), "W@ww", &compare_and_swap<SPACE, uint32_t>);
     forms.add(text({"atom", head, ".cas.b64"}), "D@dd", &compare_and_swap<SPACE, uint64_t>);
@@ -119,14 +133,15 @@ void add_space(Forms& forms, std::string_view head) {
 }  // namespace
 
 void add_atomics(Forms& forms) {
-    for (const std::string order : {"", ".relaxed", ".acquire", ".release", ".acq_rel"})
-        for (const std::string scope : {"", ".cta", ".gpu", ".sys"}) {
-            if (!order.empty() && scope.empty()) continue;
-            add_space<Space::generic>(forms, order + scope);
-            add_space<Space::global>(forms, order + scope + ".global");
-            add_space<Space::shared>(forms, order + scope + ".shared");
-            add_space<Space::shared>(forms, order + scope + ".shared::cta");
-        }
+    // NVRTC writes the scope behind the space, the ISA before it; without one it is the GPU
+    add_space<Space::generic>(forms, "");
+    add_space<Space::global>(forms, ".global");
+    add_space<Space::shared>(forms, ".shared");
+    for (const std::string scope : {".cta", ".sys"}) {
+        add_space<Space::generic>(forms, scope);
+        add_space<Space::global>(forms, ".global" + scope);
+        add_space<Space::shared>(forms, ".shared" + scope);
+    }
 }
 
 }  // namespace vgpu

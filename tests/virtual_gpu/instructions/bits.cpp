@@ -11,7 +11,6 @@ void add_logic(Forms& forms, const std::string& type) {
     each<T(T, T)>(forms, "or." + type, [](T a, T b) { return static_cast<T>(a | b); });
     each<T(T, T)>(forms, "xor." + type, [](T a, T b) { return static_cast<T>(a ^ b); });
     each<T(T)>(forms, "not." + type, [](T a) { return static_cast<T>(~a); });
-    each<T(T)>(forms, "cnot." + type, [](T a) { return static_cast<T>(a == 0); });
     // a shift by the width or more gives 0, or all sign bits
     each<T(T, uint32_t)>(forms, "shl." + type, [](T a, uint32_t n) { return n >= sizeof(T) * 8 ? T{0} : static_cast<T>(a << n); });
 }
@@ -91,8 +90,6 @@ uint32_t permute(uint32_t a, uint32_t b, uint32_t selectors) {
     return result;
 }
 
-uint32_t permute_mode(uint32_t a, uint32_t b, uint32_t c, const uint32_t (&table)[4]) { return permute(a, b, table[c & 3]); }
-
 uint32_t any_logic(uint32_t a, uint32_t b, uint32_t c, uint32_t table) {
     uint32_t result = 0;
     for (int i = 0; i < 8; ++i) {
@@ -138,12 +135,6 @@ void add_bits(Forms& forms) {
     each<uint32_t(uint32_t)>(forms, "popc.b32", [](uint32_t a) { return static_cast<uint32_t>(__builtin_popcount(a)); });
     each<uint32_t(uint64_t)>(forms, "popc.b64", [](uint64_t a) { return static_cast<uint32_t>(__builtin_popcountll(a)); });
     each<uint32_t(uint32_t, uint32_t, uint32_t)>(forms, "prmt.b32", [](uint32_t a, uint32_t b, uint32_t c) { return permute(a, b, c); });
-    each<uint32_t(uint32_t, uint32_t, uint32_t)>(forms, "prmt.b32.f4e", [](uint32_t a, uint32_t b, uint32_t c) { return permute_mode(a, b, c, {0x3210, 0x4321, 0x5432, 0x6543}); });
-    each<uint32_t(uint32_t, uint32_t, uint32_t)>(forms, "prmt.b32.b4e", [](uint32_t a, uint32_t b, uint32_t c) { return permute_mode(a, b, c, {0x5670, 0x6701, 0x7012, 0x0123}); });
-    each<uint32_t(uint32_t, uint32_t, uint32_t)>(forms, "prmt.b32.rc8", [](uint32_t a, uint32_t b, uint32_t c) { return permute_mode(a, b, c, {0x0000, 0x1111, 0x2222, 0x3333}); });
-    each<uint32_t(uint32_t, uint32_t, uint32_t)>(forms, "prmt.b32.rc16", [](uint32_t a, uint32_t b, uint32_t c) { return permute_mode(a, b, c, {0x1010, 0x3232, 0x1010, 0x3232}); });
-    each<uint32_t(uint32_t, uint32_t, uint32_t)>(forms, "prmt.b32.ecl", [](uint32_t a, uint32_t b, uint32_t c) { return permute_mode(a, b, c, {0x3210, 0x3211, 0x3222, 0x3333}); });
-    each<uint32_t(uint32_t, uint32_t, uint32_t)>(forms, "prmt.b32.ecr", [](uint32_t a, uint32_t b, uint32_t c) { return permute_mode(a, b, c, {0x0000, 0x1110, 0x2210, 0x3210}); });
     each<uint32_t(uint32_t, uint32_t, uint32_t, uint32_t)>(forms, "lop3.b32", [](uint32_t a, uint32_t b, uint32_t c, uint32_t t) { return any_logic(a, b, c, t); });
     each<uint32_t(uint32_t, uint32_t, uint32_t)>(forms, "shf.l.wrap.b32", [](uint32_t a, uint32_t b, uint32_t c) { return funnel<true, true>(a, b, c); });
     each<uint32_t(uint32_t, uint32_t, uint32_t)>(forms, "shf.l.clamp.b32", [](uint32_t a, uint32_t b, uint32_t c) { return funnel<true, false>(a, b, c); });

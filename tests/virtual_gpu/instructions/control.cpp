@@ -63,7 +63,17 @@ std::string string_at(Warp& warp, uint64_t address, int lane) {
     return text;
 }
 
-// Kernel printf. The compiler stores integers of 32 bits in 4 bytes, all else in 8, each aligned.
+template <class T>
+std::string formatted(const std::string& how, T value) {
+    const int size = std::snprintf(nullptr, 0, how.c_str(), value);
+    std::string text(static_cast<size_t>(size > 0 ? size : 0) + 1, '\0');
+    std::snprintf(text.data(), text.size(), how.c_str(), value);
+    text.pop_back();
+    return text;
+}
+
+// Kernel printf. The compiler stores integers of 32 bits in 4 bytes, all else in 8, each aligned. The result is the number
+// of arguments that were printed.
 void print(Warp& warp, const Op& op, uint32_t mask) {
     for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
         const int l = __builtin_ctz(rest);
@@ -89,24 +99,25 @@ void print(Warp& warp, const Op& op, uint32_t mask) {
             if (end >= format.size()) break;
             const std::string flags = format.substr(i, end - i);
             const char kind = format[end];
-            char text[512] = "";
+            const std::string how = flags + kind;
+            i = end;
             if (kind == '%') {
                 out += '%';
-            } else if (std::strchr("fFeEgGaA", kind)) {
+                continue;
+            }
+            if (std::strchr("fFeEgGaA", kind)) {
                 double value;
                 const uint64_t bits = take(8);
                 std::memcpy(&value, &bits, 8);
-                std::snprintf(text, sizeof text, (flags + kind).c_str(), value);
+                out += formatted(how, value);
             } else if (kind == 's') {
-                out += string_at(warp, take(8), l);
+                out += formatted(how, string_at(warp, take(8), l).c_str());
             } else if (kind == 'p' || flags.find('l') != std::string::npos) {
-                std::snprintf(text, sizeof text, (flags + kind).c_str(), take(8));
+                out += formatted(how, take(8));
             } else {
-                std::snprintf(text, sizeof text, (flags + kind).c_str(), static_cast<uint32_t>(take(4)));
+                out += formatted(how, static_cast<uint32_t>(take(4)));
             }
-            out += text;
             ++printed;
-            i = end;
         }
         std::fwrite(out.data(), 1, out.size(), stdout);
         std::fflush(stdout);
@@ -138,25 +149,17 @@ void add_control(Forms& forms) {
     forms.add("(copy argument)", "", &copy_argument);
     forms.add("(vprintf)", "", &print);
     forms.add("(__assertfail)", "", &assertion_failed);
-    for (const std::string bar : {"bar", "barrier", "bar.cta", "barrier.cta"}) {
-        for (const std::string aligned : {"", ".aligned"}) {
-            if (aligned == ".aligned" && bar[3] != 'r') continue;
-            forms.add(bar + ".sync" + aligned, "w", &sync_all, Flow::barrier);
-            forms.add(bar + ".sync" + aligned, "ww", &sync_some, Flow::barrier);
-            forms.add(bar + ".red.popc" + aligned + ".u32", "Wwn", &sync_and_vote<Vote::count>, Flow::barrier);
-            forms.add(bar + ".red.and" + aligned + ".pred", "Pwn", &sync_and_vote<Vote::all>, Flow::barrier);
-            forms.add(bar + ".red.or" + aligned + ".pred", "Pwn", &sync_and_vote<Vote::any>, Flow::barrier);
-        }
+    for (const std::string name : {"bar.sync", "barrier.sync", "barrier.sync.aligned"}) {
+        forms.add(name, "w", &sync_all, Flow::barrier);
+        forms.add(name, "ww", &sync_some, Flow::barrier);
     }
+    forms.add("bar.red.popc.u32", "Wwn", &sync_and_vote<Vote::count>, Flow::barrier);
+    forms.add("bar.red.and.pred", "Pwn", &sync_and_vote<Vote::all>, Flow::barrier);
+    forms.add("bar.red.or.pred", "Pwn", &sync_and_vote<Vote::any>, Flow::barrier);
     // one memory, in order: a fence has nothing to wait for
-    for (const char* name : {"membar.cta", "membar.gl", "membar.sys", "fence.sc.cta", "fence.sc.gpu", "fence.sc.sys",
-                             "fence.acq_rel.cta", "fence.acq_rel.gpu", "fence.acq_rel.sys"})
-        forms.add(name, "", &nothing);
-    for (const char* name : {"prefetch.global.L1", "prefetch.global.L2", "prefetch.L1", "prefetch.L2", "prefetchu.L1"})
-        forms.add(name, "@", &nothing);
+    for (const char* name : {"membar.cta", "membar.gl", "membar.sys"}) forms.add(name, "", &nothing);
     forms.add("nanosleep.u32", "w", &nothing, Flow::yield);
     forms.add("trap", "", &trap);
-    forms.add("brkpt", "", &trap);
 }
 
 }  // namespace vgpu

@@ -18,6 +18,13 @@ float flush(float a) { return FTZ && std::fabs(a) < 0x1p-126f ? std::copysign(0.
 template <bool FTZ>
 double flush(double a) { return a; }
 
+// What the gross approximations to float64 see and give: the upper half, without subnormal numbers (PTX ISA, rcp.approx.ftz.f64).
+double upper(double a) {
+    const double half = bits_double(double_bits(a) & 0xffffffff00000000);
+    if (half != half) return bits_double(0x7fffffff00000000);
+    return std::fabs(half) < 0x1p-1022 ? std::copysign(0.0, half) : half;
+}
+
 template <class T>
 T unit_clamp(T a) { return a > 0 ? (a < 1 ? a : T{1}) : T{0}; }  // NaN becomes 0
 
@@ -43,10 +50,9 @@ void add_arithmetic(Forms& forms, const std::string& type, const std::string& ft
         each<T(T, T)>(forms, "sub" + tail + type, [](T a, T b) { return canonical(flush<FTZ>(flush<FTZ>(a) - flush<FTZ>(b))); });
         each<T(T, T)>(forms, "mul" + tail + type, [](T a, T b) { return canonical(flush<FTZ>(flush<FTZ>(a) * flush<FTZ>(b))); });
     }
-    for (const std::string name : {"fma.rn", "mad.rn"})
-        each<T(T, T, T)>(forms, name + ftz + type, [](T a, T b, T c) {
-            return canonical(flush<FTZ>(std::fma(flush<FTZ>(a), flush<FTZ>(b), flush<FTZ>(c))));
-        });
+    each<T(T, T, T)>(forms, "fma.rn" + ftz + type, [](T a, T b, T c) {
+        return canonical(flush<FTZ>(std::fma(flush<FTZ>(a), flush<FTZ>(b), flush<FTZ>(c))));
+    });
     each<T(T, T)>(forms, "min" + ftz + type, [](T a, T b) { return flush<FTZ>(lesser<T>(a, b)); });
     each<T(T, T)>(forms, "max" + ftz + type, [](T a, T b) { return flush<FTZ>(greater<T>(a, b)); });
     each<T(T)>(forms, "abs" + ftz + type, [](T a) { return flush<FTZ>(std::fabs(a)); });
@@ -71,17 +77,21 @@ template <bool FTZ>
 void add_single(Forms& forms, const std::string& ftz) {
     for (const std::string rn : {"", ".rn"}) {
         const std::string tail = rn + ftz + ".sat.f32";
-        each<float(float, float)>(forms, "add" + tail, [](float a, float b) { return unit_clamp(flush<FTZ>(a) + flush<FTZ>(b)); });
-        each<float(float, float)>(forms, "sub" + tail, [](float a, float b) { return unit_clamp(flush<FTZ>(a) - flush<FTZ>(b)); });
-        each<float(float, float)>(forms, "mul" + tail, [](float a, float b) { return unit_clamp(flush<FTZ>(a) * flush<FTZ>(b)); });
+        each<float(float, float)>(forms, "add" + tail, [](float a, float b) { return unit_clamp(flush<FTZ>(flush<FTZ>(a) + flush<FTZ>(b))); });
+        each<float(float, float)>(forms, "sub" + tail, [](float a, float b) { return unit_clamp(flush<FTZ>(flush<FTZ>(a) - flush<FTZ>(b))); });
+        each<float(float, float)>(forms, "mul" + tail, [](float a, float b) { return unit_clamp(flush<FTZ>(flush<FTZ>(a) * flush<FTZ>(b))); });
     }
     each<float(float, float, float)>(forms, "fma.rn" + ftz + ".sat.f32", [](float a, float b, float c) {
-        return unit_clamp(std::fma(flush<FTZ>(a), flush<FTZ>(b), flush<FTZ>(c)));
+        return unit_clamp(flush<FTZ>(std::fma(flush<FTZ>(a), flush<FTZ>(b), flush<FTZ>(c))));
     });
     each<float(float, float)>(forms, "min" + ftz + ".NaN.f32", [](float a, float b) { return a != a || b != b ? bits_float(0x7fffffff) : flush<FTZ>(lesser<float>(a, b)); });
     each<float(float, float)>(forms, "max" + ftz + ".NaN.f32", [](float a, float b) { return a != a || b != b ? bits_float(0x7fffffff) : flush<FTZ>(greater<float>(a, b)); });
-    for (const std::string name : {"div.approx", "div.full"})
-        each<float(float, float)>(forms, name + ftz + ".f32", [](float a, float b) { return canonical(flush<FTZ>(flush<FTZ>(a) / flush<FTZ>(b))); });
+    each<float(float, float)>(forms, "div.full" + ftz + ".f32", [](float a, float b) { return canonical(flush<FTZ>(flush<FTZ>(a) / flush<FTZ>(b))); });
+    // a times 1 / b, and that is 0 where |b| > 2^126
+    each<float(float, float)>(forms, "div.approx" + ftz + ".f32", [](float a, float b) {
+        const bool large = std::fabs(b) > 0x1p126f && std::isfinite(b);
+        return canonical(flush<FTZ>(large ? flush<FTZ>(a) * std::copysign(0.0f, b) : flush<FTZ>(a) / flush<FTZ>(b)));
+    });
     const auto approximate = [&](const std::string& name, auto function) {
         each<float(float)>(forms, name + ".approx" + ftz + ".f32", function);
     };
@@ -109,17 +119,9 @@ void add_floats(Forms& forms) {
     add_single<false>(forms, "");
     add_single<true>(forms, ".ftz");
     each<float(float)>(forms, "tanh.approx.f32", [](float a) { return canonical(static_cast<float>(std::tanh(static_cast<double>(a)))); });
-    each<float(float, float)>(forms, "copysign.f32", [](float a, float b) { return std::copysign(b, a); });
-    each<double(double, double)>(forms, "copysign.f64", [](double a, double b) { return std::copysign(b, a); });
-    each<double(double)>(forms, "rcp.approx.ftz.f64", [](double a) { return 1.0 / a; });
+    each<double(double)>(forms, "rcp.approx.ftz.f64", [](double a) { return upper(1.0 / upper(a)); });
     each<double(double)>(forms, "rsqrt.approx.f64", [](double a) { return 1.0 / std::sqrt(a); });
-    each<double(double)>(forms, "rsqrt.approx.ftz.f64", [](double a) { return 1.0 / std::sqrt(a); });
-    each<bool(float)>(forms, "testp.finite.f32", [](float a) { return std::isfinite(a); });
-    each<bool(float)>(forms, "testp.infinite.f32", [](float a) { return std::isinf(a); });
-    each<bool(float)>(forms, "testp.number.f32", [](float a) { return a == a; });
-    each<bool(float)>(forms, "testp.notanumber.f32", [](float a) { return a != a; });
-    each<bool(float)>(forms, "testp.normal.f32", [](float a) { return std::isnormal(a); });
-    each<bool(float)>(forms, "testp.subnormal.f32", [](float a) { return a != 0 && std::fabs(a) < 0x1p-126f; });
+    each<double(double)>(forms, "rsqrt.approx.ftz.f64", [](double a) { return upper(1.0 / std::sqrt(upper(a))); });
 }
 
 }  // namespace vgpu

@@ -41,7 +41,7 @@ inline uint16_t double_to_half(double value, Rounding rounding = Rounding::neare
     if (rounding == Rounding::nearest) whole += rest > 0.5 || (rest == 0.5 && std::fmod(whole, 2.0) == 1.0);
     else whole += away && rest > 0;
     const double rounded = whole * unit;
-    if (rounded >= 65520 || (rounded > 65504 && rounding != Rounding::nearest) || rounded > 65504)
+    if (rounded > 65504)
         return sign | (rounding == Rounding::nearest || away ? 0x7c00 : 0x7bff);
     if (rounded == 0) return sign;
     std::frexp(rounded, &exponent);

@@ -28,8 +28,6 @@ struct Extreme {
 };
 struct Negate { uint16_t operator()(uint16_t a) const { return a ^ 0x8000; } };
 struct Absolute { uint16_t operator()(uint16_t a) const { return a & 0x7fff; } };
-struct Exponential { uint16_t operator()(uint16_t a) const { return double_to_half(std::exp2(half_to_float(a))); } };
-struct Tangent { uint16_t operator()(uint16_t a) const { return double_to_half(std::tanh(half_to_float(a))); } };
 
 template <class F>
 struct Saturated {
@@ -90,8 +88,6 @@ void add_halves(Forms& forms) {
     add_two<Extreme<false, true>>(forms, "max.NaN");
     add_one<Negate>(forms, "neg");
     add_one<Absolute>(forms, "abs");
-    add_one<Exponential>(forms, "ex2.approx");
-    add_one<Tangent>(forms, "tanh.approx");
 }
 
 }  // namespace vgpu

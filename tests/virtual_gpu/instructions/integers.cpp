@@ -150,8 +150,8 @@ void add_integers(Forms& forms) {
     add_dot<int8_t, uint8_t, int32_t>(forms, "s32.u32");
     add_dot<uint8_t, int8_t, int32_t>(forms, "u32.s32");
     add_dot<uint8_t, uint8_t, uint32_t>(forms, "u32.u32");
-    add_carries<uint32_t>(forms, "w", {"u32", "s32", "b32"});
-    add_carries<uint64_t>(forms, "d", {"u64", "s64", "b64"});
+    add_carries<uint32_t>(forms, "w", {"u32", "s32"});
+    add_carries<uint64_t>(forms, "d", {"u64", "s64"});
 }
 
 }  // namespace vgpu

@@ -1,9 +1,9 @@
-// ld: PTX ISA 8.5, section 9.7.9.8. Every spelling of space, cache operator and vector that is run stands in the table.
+// ld: PTX ISA 8.5, section 9.7.9.8, as NVRTC spells it: the memory-order and prefetch words that it never writes are not in
+// the table. This machine has one memory and no caches, so a cache operator or .volatile changes nothing.
 #include <cstring>
 
 #include "access.h"
 #include "lanes.h"
-#include "spellings.h"
 
 namespace vgpu {
 
@@ -38,30 +38,36 @@ void add_vectors(Forms& forms, std::string_view head, std::string_view type, cha
 }
 
 template <Space SPACE, class T, class R>
-void add_width(Forms& forms, std::string_view head, std::string_view type) {
+void add_vectors_of(Forms& forms, std::string_view head, std::string_view type) {
     Handler four = nullptr;
     if constexpr (sizeof(T) <= 4) four = &load<SPACE, T, 4, R>;
     add_vectors(forms, head, type, upper<R>(), &load<SPACE, T, 1, R>, &load<SPACE, T, 2, R>, four);
 }
 
-// A register may be wider than the type.
-template <Space SPACE, class T, class Extended>
+// A register may be wider than the type, one of a vector is not.
+template <Space SPACE, class T, class Wider>
+void add_wider(Forms& forms, std::string_view head, std::string_view type) {
+    constexpr char operands[] = {upper<Wider>(), '@', 0};
+    if constexpr (sizeof(Wider) > sizeof(T) && sizeof(Wider) > 2) forms.add(text({head, ".", type}), operands, &load<SPACE, T, 1, Wider>);
+}
+
+template <Space SPACE, class T>
 void add_type(Forms& forms, std::string_view head, std::string_view type) {
-    using Signed = std::conditional_t<std::is_signed_v<Extended>, int64_t, uint64_t>;
-    if constexpr (sizeof(T) <= 2) add_width<SPACE, T, std::conditional_t<std::is_signed_v<Extended>, int16_t, uint16_t>>(forms, head, type);
-    if constexpr (sizeof(T) <= 4) add_width<SPACE, T, std::conditional_t<std::is_signed_v<Extended>, int32_t, uint32_t>>(forms, head, type);
-    add_width<SPACE, T, Signed>(forms, head, type);
+    using Least = std::conditional_t<std::is_signed_v<T>, std::make_signed_t<Raw<T>>, Raw<T>>;
+    add_vectors_of<SPACE, T, Least>(forms, head, type);
+    add_wider<SPACE, T, std::conditional_t<std::is_signed_v<T>, int32_t, uint32_t>>(forms, head, type);
+    add_wider<SPACE, T, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>>(forms, head, type);
 }
 
 template <Space SPACE>
 void add_space(Forms& forms, std::string_view head) {
-    for (const char* type : {"b8", "u8"}) add_type<SPACE, uint8_t, uint8_t>(forms, head, type);
-    add_type<SPACE, int8_t, int8_t>(forms, head, "s8");
-    for (const char* type : {"b16", "u16", "f16"}) add_type<SPACE, uint16_t, uint16_t>(forms, head, type);
-    add_type<SPACE, int16_t, int16_t>(forms, head, "s16");
-    for (const char* type : {"b32", "u32", "f32"}) add_type<SPACE, uint32_t, uint32_t>(forms, head, type);
-    add_type<SPACE, int32_t, int32_t>(forms, head, "s32");
-    for (const char* type : {"b64", "u64", "s64", "f64"}) add_type<SPACE, uint64_t, uint64_t>(forms, head, type);
+    for (const char* type : {"b8", "u8"}) add_type<SPACE, uint8_t>(forms, head, type);
+    add_type<SPACE, int8_t>(forms, head, "s8");
+    for (const char* type : {"b16", "u16"}) add_type<SPACE, uint16_t>(forms, head, type);
+    add_type<SPACE, int16_t>(forms, head, "s16");
+    for (const char* type : {"b32", "u32", "f32"}) add_type<SPACE, uint32_t>(forms, head, type);
+    add_type<SPACE, int32_t>(forms, head, "s32");
+    for (const char* type : {"b64", "u64", "s64", "f64"}) add_type<SPACE, uint64_t>(forms, head, type);
 }
 
 // .param variables of a call, which lie in the thread's frame.
@@ -79,19 +85,21 @@ void load_argument(Warp& warp, const Op& op, uint32_t mask) {
 
 template <class T, class R>
 void add_argument(Forms& forms, std::string_view type) {
-    add_vectors(forms, "(load argument)", type, upper<R>(), &load_argument<T, 1, R>, &load_argument<T, 2, R>, &load_argument<T, 4, R>);
+    Handler four = nullptr;
+    if constexpr (sizeof(T) <= 4) four = &load_argument<T, 4, R>;
+    add_vectors(forms, "(load argument)", type, upper<R>(), &load_argument<T, 1, R>, &load_argument<T, 2, R>, four);
 }
 
 }  // namespace
 
 void add_loads(Forms& forms) {
-    for (const std::string& head : spellings("ld", "", LOAD_CACHES)) add_space<Space::generic>(forms, head);
-    for (const std::string& head : spellings("ld", ".global", LOAD_CACHES)) add_space<Space::global>(forms, head);
-    for (const std::string& head : spellings("ld", ".global", NON_COHERENT)) add_space<Space::global>(forms, head);
-    for (const char* space : {".shared", ".shared::cta"})
-        for (const std::string& head : spellings("ld", space, PLAIN)) add_space<Space::shared>(forms, head);
+    for (const char* head : {"ld", "ld.volatile"}) add_space<Space::generic>(forms, head);
+    for (const char* head : {"ld.global", "ld.volatile.global", "ld.global.nc", "ld.global.ca", "ld.global.cg", "ld.global.cs",
+                             "ld.global.lu", "ld.global.cv"})
+        add_space<Space::global>(forms, head);
+    for (const char* head : {"ld.shared", "ld.volatile.shared"}) add_space<Space::shared>(forms, head);
     add_space<Space::global>(forms, "ld.const");
-    for (const std::string& head : spellings("ld", ".local", PLAIN)) add_space<Space::local>(forms, head);
+    add_space<Space::local>(forms, "ld.local");
     add_space<Space::parameter>(forms, "ld.param");
     for (const char* type : {"b8", "u8"}) {
         add_argument<uint8_t, uint16_t>(forms, type);
@@ -99,7 +107,7 @@ void add_loads(Forms& forms) {
     }
     add_argument<int8_t, int16_t>(forms, "s8");
     add_argument<int8_t, int32_t>(forms, "s8");
-    for (const char* type : {"b16", "u16", "s16", "f16"}) add_argument<uint16_t, uint16_t>(forms, type);
+    for (const char* type : {"b16", "u16", "s16"}) add_argument<uint16_t, uint16_t>(forms, type);
     for (const char* type : {"b32", "u32", "s32", "f32"}) add_argument<uint32_t, uint32_t>(forms, type);
     for (const char* type : {"b64", "u64", "s64", "f64"}) add_argument<uint64_t, uint64_t>(forms, type);
 }

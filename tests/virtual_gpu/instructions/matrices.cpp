@@ -162,15 +162,13 @@ void add_integers(Forms& forms, const std::string& types) {
 }  // namespace
 
 void add_matrices(Forms& forms) {
-    for (const std::string space : {".shared", ".shared::cta"}) {
-        const std::string head = "ldmatrix.sync.aligned.m8n8.";
-        forms.add(head + "x1" + space + ".b16", "1W@", &ldmatrix<1, false>);
-        forms.add(head + "x2" + space + ".b16", "2W@", &ldmatrix<2, false>);
-        forms.add(head + "x4" + space + ".b16", "4W@", &ldmatrix<4, false>);
-        forms.add(head + "x1.trans" + space + ".b16", "1W@", &ldmatrix<1, true>);
-        forms.add(head + "x2.trans" + space + ".b16", "2W@", &ldmatrix<2, true>);
-        forms.add(head + "x4.trans" + space + ".b16", "4W@", &ldmatrix<4, true>);
-    }
+    const std::string load = "ldmatrix.sync.aligned.m8n8.";
+    forms.add(load + "x1.shared.b16", "1W@", &ldmatrix<1, false>);
+    forms.add(load + "x2.shared.b16", "2W@", &ldmatrix<2, false>);
+    forms.add(load + "x4.shared.b16", "4W@", &ldmatrix<4, false>);
+    forms.add(load + "x1.trans.shared.b16", "1W@", &ldmatrix<1, true>);
+    forms.add(load + "x2.trans.shared.b16", "2W@", &ldmatrix<2, true>);
+    forms.add(load + "x4.trans.shared.b16", "4W@", &ldmatrix<4, true>);
     add_integers<int8_t, int8_t>(forms, "s8.s8");
     add_integers<uint8_t, int8_t>(forms, "u8.s8");
     add_integers<int8_t, uint8_t>(forms, "s8.u8");

@@ -62,7 +62,7 @@ void add_window(Forms& forms, const std::string& space) {
 }  // namespace
 
 void add_moves(Forms& forms) {
-    for (const char* type : {"b16", "u16", "s16", "f16"})
+    for (const char* type : {"b16", "u16", "s16"})
         each<uint16_t(uint16_t)>(forms, std::string("mov.") + type, [](uint16_t a) { return a; });
     for (const char* type : {"b32", "u32", "s32", "f32"})
         each<uint32_t(uint32_t)>(forms, std::string("mov.") + type, [](uint32_t a) { return a; });

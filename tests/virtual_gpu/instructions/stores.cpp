@@ -1,9 +1,8 @@
-// st: PTX ISA 8.5, section 9.7.9.11.
+// st: PTX ISA 8.5, section 9.7.9.11, as NVRTC spells it (see loads.cpp).
 #include <cstring>
 
 #include "access.h"
 #include "lanes.h"
-#include "spellings.h"
 
 namespace vgpu {
 
@@ -37,23 +36,24 @@ void add_vectors(Forms& forms, std::string_view head, std::string_view type, cha
 }
 
 template <Space SPACE, class T, class R>
-void add_width(Forms& forms, std::string_view head, std::string_view type) {
+void add_vectors_of(Forms& forms, std::string_view head, std::string_view type) {
     Handler four = nullptr;
     if constexpr (sizeof(T) <= 4) four = &store_lanes<SPACE, T, 4, R>;
     add_vectors(forms, head, type, letter<R>(), &store_lanes<SPACE, T, 1, R>, &store_lanes<SPACE, T, 2, R>, four);
 }
 
+// A register may be wider than the type, one of a vector is not.
 template <Space SPACE, class T>
 void add_type(Forms& forms, std::string_view head, std::string_view type) {
-    if constexpr (sizeof(T) <= 2) add_width<SPACE, T, uint16_t>(forms, head, type);
-    if constexpr (sizeof(T) <= 4) add_width<SPACE, T, uint32_t>(forms, head, type);
-    add_width<SPACE, T, uint64_t>(forms, head, type);
+    add_vectors_of<SPACE, T, Raw<T>>(forms, head, type);
+    if constexpr (sizeof(T) <= 2) forms.add(text({head, ".", type}), "@w", &store_lanes<SPACE, T, 1, uint32_t>);
+    if constexpr (sizeof(T) <= 4) forms.add(text({head, ".", type}), "@d", &store_lanes<SPACE, T, 1, uint64_t>);
 }
 
 template <Space SPACE>
 void add_space(Forms& forms, std::string_view head) {
     for (const char* type : {"b8", "u8", "s8"}) add_type<SPACE, uint8_t>(forms, head, type);
-    for (const char* type : {"b16", "u16", "s16", "f16"}) add_type<SPACE, uint16_t>(forms, head, type);
+    for (const char* type : {"b16", "u16", "s16"}) add_type<SPACE, uint16_t>(forms, head, type);
     for (const char* type : {"b32", "u32", "s32", "f32"}) add_type<SPACE, uint32_t>(forms, head, type);
     for (const char* type : {"b64", "u64", "s64", "f64"}) add_type<SPACE, uint64_t>(forms, head, type);
 }
@@ -72,22 +72,24 @@ void store_argument(Warp& warp, const Op& op, uint32_t mask) {
 
 template <class T, class R>
 void add_argument(Forms& forms, std::string_view type) {
-    add_vectors(forms, "(store argument)", type, letter<R>(), &store_argument<T, 1, R>, &store_argument<T, 2, R>, &store_argument<T, 4, R>);
+    Handler four = nullptr;
+    if constexpr (sizeof(T) <= 4) four = &store_argument<T, 4, R>;
+    add_vectors(forms, "(store argument)", type, letter<R>(), &store_argument<T, 1, R>, &store_argument<T, 2, R>, four);
 }
 
 }  // namespace
 
 void add_stores(Forms& forms) {
-    for (const std::string& head : spellings("st", "", STORE_CACHES)) add_space<Space::generic>(forms, head);
-    for (const std::string& head : spellings("st", ".global", STORE_CACHES)) add_space<Space::global>(forms, head);
-    for (const char* space : {".shared", ".shared::cta"})
-        for (const std::string& head : spellings("st", space, PLAIN)) add_space<Space::shared>(forms, head);
-    for (const std::string& head : spellings("st", ".local", PLAIN)) add_space<Space::local>(forms, head);
+    for (const char* head : {"st", "st.volatile"}) add_space<Space::generic>(forms, head);
+    for (const char* head : {"st.global", "st.volatile.global", "st.global.wb", "st.global.cg", "st.global.cs", "st.global.wt"})
+        add_space<Space::global>(forms, head);
+    for (const char* head : {"st.shared", "st.volatile.shared"}) add_space<Space::shared>(forms, head);
+    add_space<Space::local>(forms, "st.local");
     for (const char* type : {"b8", "u8", "s8"}) {
         add_argument<uint8_t, uint16_t>(forms, type);
         add_argument<uint8_t, uint32_t>(forms, type);
     }
-    for (const char* type : {"b16", "u16", "s16", "f16"}) add_argument<uint16_t, uint16_t>(forms, type);
+    for (const char* type : {"b16", "u16", "s16"}) add_argument<uint16_t, uint16_t>(forms, type);
     for (const char* type : {"b32", "u32", "s32", "f32"}) add_argument<uint32_t, uint32_t>(forms, type);
     for (const char* type : {"b64", "u64", "s64", "f64"}) add_argument<uint64_t, uint64_t>(forms, type);
 }

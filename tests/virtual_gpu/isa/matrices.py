@@ -1,4 +1,4 @@
-"""mma and ldmatrix on the machine that runs PTX, against products computed here and the layouts of the PTX ISA."""
+"""mma.sync and ldmatrix: products computed here, in the layouts of PTX ISA 8.5, "Matrix Fragments for mma" of each."""
 
 from __future__ import annotations
 
@@ -6,14 +6,8 @@ import random
 import struct
 from collections.abc import Callable, Sequence
 
-import pytest
 from driver_calls import Cuda
 from ptx_kernel import module
-
-
-@pytest.fixture
-def cuda(cuda_for_kernels: Cuda) -> Cuda:
-    return cuda_for_kernels
 
 
 def fragments(rows: list[list[int]], registers: int) -> list[list[int]]:
@@ -48,13 +42,16 @@ def multiply(
 
     body = f"""ld.param.u64 %d1, [in]; mad.wide.u32 %d1, %t, {4 * total}, %d1; {loads}
     {instruction} {group_of(30, nc)}, {group_of(0, na)}, {group_of(na, nb)}, {group_of(na + nb, nc)};
-    mul.wide.u32 %d2, %t, {4 * (nc - 1)}; add.u64 %o, %o, %d2;
-    """ + " ".join(f"st.global.u32 [%o+{4 * i}], %w{30 + i};" for i in range(nc))
-    out = cuda.allocate(4 * nc * 32)
+    mul.wide.u32 %d2, %t, {4 * (nc + total - 1)}; add.u64 %o, %o, %d2;
+    """ + " ".join(f"st.global.u32 [%o+{4 * i}], %w{r};" for i, r in enumerate((*range(30, 30 + nc), *range(total))))
+    out = cuda.allocate(4 * (nc + total) * 32)
     source = cuda.allocate(4 * len(data))
     cuda.write(source, struct.pack(f"{len(data)}I", *data))
     cuda.run(cuda.function(cuda.module(module(body, ("out", "in"))), "k"), out, source)
-    return cuda.words(out, nc * 32)
+    found = cuda.words(out, (nc + total) * 32)
+    lanes = [found[i : i + nc + total] for i in range(0, len(found), nc + total)]
+    assert [word for lane in lanes for word in lane[nc:]] == data, f"{instruction} changes what it reads"
+    return [word for lane in lanes for word in lane[:nc]]
 
 
 def layout(product: Callable[[int, int], int], count: int) -> list[int]:
@@ -65,14 +62,17 @@ def layout(product: Callable[[int, int], int], count: int) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("signs", "low_a", "low_b"), [("s8.s8", -128, -128), ("u8.s8", 0, -128), ("s8.u8", -128, 0), ("u8.u8", 0, 0)]
-)
-@pytest.mark.parametrize(
-    ("shape", "rows", "depth", "counts"),
-    [("m16n8k32", 16, 32, (4, 2, 4)), ("m16n8k16", 16, 16, (2, 1, 4)), ("m8n8k16", 8, 16, (1, 1, 2))],
-)
-def test_integer_matrix_products(
+SIGNS = {"s8.s8": (-128, -128), "u8.s8": (0, -128), "s8.u8": (-128, 0), "u8.u8": (0, 0)}
+SHAPES = {"m16n8k32": (16, 32, (4, 2, 4)), "m16n8k16": (16, 16, (2, 1, 4)), "m8n8k16": (8, 16, (1, 1, 2))}
+
+
+def integer_products(cuda: Cuda) -> None:
+    for signs, (low_a, low_b) in SIGNS.items():
+        for shape, (rows, depth, counts) in SHAPES.items():
+            integer_product(cuda, signs, low_a, low_b, shape, rows, depth, counts)
+
+
+def integer_product(
     cuda: Cuda, signs: str, low_a: int, low_b: int, shape: str, rows: int, depth: int, counts: Sequence[int]
 ) -> None:
     numbers = random.Random(depth)
@@ -89,9 +89,13 @@ def test_integer_matrix_products(
     assert multiply(cuda, f"{head}.satfinite.s32.{signs}.s32", a, b, c, counts) == clamped
 
 
-@pytest.mark.parametrize("result", ["f32", "f16"])
-@pytest.mark.parametrize(("depth", "counts"), [(16, (4, 2)), (8, (2, 1))])
-def test_half_matrix_products(cuda: Cuda, result: str, depth: int, counts: tuple[int, int]) -> None:
+def half_products(cuda: Cuda) -> None:
+    for result in ("f32", "f16"):
+        for depth, counts in ((16, (4, 2)), (8, (2, 1))):
+            half_product(cuda, result, depth, counts)
+
+
+def half_product(cuda: Cuda, result: str, depth: int, counts: tuple[int, int]) -> None:
     numbers = random.Random(4)
     # small whole numbers: every sum is exact, so every order of summing gives the same bits
     a = [[float(numbers.randint(-8, 8)) for _ in range(depth)] for _ in range(16)]
@@ -121,25 +125,38 @@ def test_half_matrix_products(cuda: Cuda, result: str, depth: int, counts: tuple
     assert multiply(cuda, instruction, raw_a, raw_b, c, (*counts, registers)) == layout(bits(end), registers)
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-def test_ldmatrix(cuda: Cuda, transposed: bool) -> None:
-    trans = ".trans" if transposed else ""
+def loaded_matrices(cuda: Cuda) -> None:
+    for count in (1, 2, 4):
+        for transposed in (False, True):
+            load_matrices(cuda, count, transposed)
+
+
+def load_matrices(cuda: Cuda, count: int, transposed: bool) -> None:
+    """Rows come from the first 8 * count lanes' addresses, backwards here; those of the others are not looked at."""
+    names = [f"%w{10 + i}" for i in range(count)]
+    last = 8 * count - 1
     body = f"""
     ld.param.u64 %d1, [in]; mad.wide.u32 %d1, %t, 16, %d1; mov.u32 %w1, s; mad.lo.u32 %w2, %t, 16, %w1;
     ld.global.v4.u32 {{%w4, %w5, %w6, %w7}}, [%d1]; st.shared.v4.u32 [%w2], {{%w4, %w5, %w6, %w7}}; bar.sync 0;
-    ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{%w10, %w11, %w12, %w13}}, [%w2];
-    mul.wide.u32 %d2, %t, 12; add.u64 %o, %o, %d2;
-    st.global.u32 [%o], %w10; st.global.u32 [%o+4], %w11; st.global.u32 [%o+8], %w12; st.global.u32 [%o+12], %w13;"""
+    sub.u32 %w3, {last}, %t; mad.lo.u32 %w2, %w3, 16, %w1;
+    ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16 {{{', '.join(names)}}}, [%w2];
+    mul.wide.u32 %d2, %t, {4 * (count - 1)}; add.u64 %o, %o, %d2;
+    """ + " ".join(f"st.global.u32 [%o+{4 * i}], {name};" for i, name in enumerate(names))
     source, out = cuda.allocate(512), cuda.allocate(512)
     cuda.write(source, struct.pack("256H", *range(256)))
     cuda.run(cuda.function(cuda.module(module(body, ("out", "in"), shared=512)), "k"), out, source)
 
     def element(matrix: int, row: int, column: int) -> int:
-        return matrix * 64 + (column * 8 + row if transposed else row * 8 + column)
+        if transposed:
+            row, column = column, row
+        return (last - (matrix * 8 + row)) * 8 + column
 
     expected = [
         element(m, lane // 4, 2 * (lane % 4)) | element(m, lane // 4, 2 * (lane % 4) + 1) << 16
         for lane in range(32)
-        for m in range(4)
+        for m in range(count)
     ]
-    assert cuda.words(out, 128) == expected
+    assert cuda.words(out, 32 * count) == expected, (count, transposed)
+
+
+CHECKS = [integer_products, half_products, loaded_matrices]
