@@ -75,13 +75,46 @@ prepare() {
     echo "$stamp" >"$venv/orind.stamp"
 }
 
-# Nothing is left behind, however the script ends: not what is named in `temporary`, not the command beside it. An
-# interrupt ends it also where it goes on after a command that failed.
-temporary=() beside_pid=
+# Nothing is left behind at the script's end, nor after SIGTERM and SIGHUP to it alone, for which bash does not wait for what
+# runs in the foreground: not what is named in `temporary`, not the command beside it, not what runs, nor what these started.
+# pytest ends its tests' daemons itself (tests/conftest.py). A terminal's Ctrl-C reaches the foreground without us; the script
+# ends with it also where it goes on after a command that failed.
+temporary=() beside_pid= end_s=30
 clean_up() {
-    [ -z "$beside_pid" ] || kill -- -"$beside_pid" 2>/dev/null || true
+    local all=() running begin=$SECONDS
+    trap '' INT TERM HUP
+    add_descendants $$
+    while running=$(children $$) && [ -n "$running" ]; do
+        if [ $((SECONDS - begin)) -ge "$end_s" ]; then
+            printf 'error: not over %s s after SIGTERM: %s\n' "$end_s" "${running//$'\n'/ }" >&2
+            add_descendants $$
+            kill -KILL "${all[@]}" 2>/dev/null || true
+            break
+        fi
+        [ -z "$beside_pid" ] || kill -TERM -- -"$beside_pid" 2>/dev/null || true
+        # shellcheck disable=SC2086  # one word a process
+        kill -TERM $running 2>/dev/null || true
+        sleep 0.3
+    done
+    [ ${#all[@]} -eq 0 ] || kill -TERM "${all[@]}" 2>/dev/null || true
     rm -rf "${temporary[@]}"
 }
+
+# What process $1 has started and is not over, without the subshell that asks.
+children() {
+    local asks=$BASHPID
+    pgrep -P "$1" | grep -vx "$asks" || true
+}
+
+# Adds these to `all`, and what they have started, and so on.
+add_descendants() {
+    local child
+    for child in $(children "$1"); do
+        all+=("$child")
+        add_descendants "$child"
+    done
+}
+
 leave_nothing() {
     trap clean_up EXIT
     trap 'exit 130' INT
@@ -91,7 +124,7 @@ beside() {
     beside_said=$(mktemp)
     temporary+=("$beside_said")
     set -m  # a process group of its own: all that it starts can be ended with it
-    "$@" >"$beside_said" 2>&1 </dev/null &
+    { trap : TERM; "$@"; } >"$beside_said" 2>&1 </dev/null &  # its end is the command's, also after SIGTERM to the group
     set +m
     beside_pid=$!
 }
