@@ -16,6 +16,7 @@ from .ir.graph import Graph
 from .passes.float_ends import float_ends
 from .passes.lower import lower
 from .passes.lower_f32 import FloatNumbers
+from .passes.merge_parallel import merge_parallel
 from .passes.pipeline import fuse, prepare
 from .passes.release_pairs import quantised_by_file, release_pairs
 from .quant.half import mixed_numbers
@@ -39,7 +40,7 @@ def explain(path: Path, shapes: Mapping[str, tuple[int, ...]] = NO_SHAPES) -> Ex
         graph = import_model(parse(path), path, shapes, problems=problems)
         if problems:
             return Explanation(tuple(problems), f"{path.name}: {_count(problems)}")
-        fused = fuse(prepare(graph))
+        fused = merge_parallel(fuse(prepare(graph)))
         programs, _ = lower(fused, [1], FloatNumbers(fused), problems)
     except ModelError as error:
         problems.append(str(error))

@@ -74,6 +74,14 @@ def test_a_sound_model_and_a_damaged_file(tmp_path: Path) -> None:
         explain(tmp_path / "m.onnx").problems[0]
 
 
+def test_it_counts_what_the_build_counts(tmp_path: Path) -> None:
+    """On a model of which convolutions over the same tensor become one."""
+    model = Path(__file__).parents[2] / "configs" / "models" / "part-inspect.onnx"
+    report = build_plan(model, None, [], tmp_path / "m.plan", "fp32").report
+    counts = f"{report['nodes_after']} after the passes, {report['steps']} steps in FP32; no problems"
+    assert explain(model).summary == f"part-inspect.onnx: {report['nodes_before']} nodes, {counts}"
+
+
 @pytest.mark.parametrize("shape", [["n", 3, "h", "w"], [10, 3, 32, 32]])
 def test_shapes_are_given_by_the_user(shape: list[object], tmp_path: Path) -> None:
     path = saved(open_model(shape), tmp_path)
