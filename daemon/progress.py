@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import time
 from types import TracebackType
 from typing import TextIO
+
+COUNT = re.compile(r"(\d+) of (\d+) pictures$")
+COUNT_EVERY_S = 30.0
 
 
 class Progress:
@@ -15,10 +19,14 @@ class Progress:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._live = self._stream.isatty()
-        self._began = time.monotonic()
+        self._began = self._said_s = time.monotonic()
 
     def say(self, text: str) -> None:
-        """What is being done now."""
+        """What is being done now; in a log a count of pictures only now and then, and its end."""
+        counted, now_s = COUNT.search(text), time.monotonic()
+        if not self._live and counted and counted[1] != counted[2] and now_s - self._said_s < COUNT_EVERY_S:
+            return
+        self._said_s = now_s
         line = f"[{time.monotonic() - self._began:5.1f} s] {text}"
         if self._live:
             width = shutil.get_terminal_size().columns - 1

@@ -25,6 +25,18 @@ def test_plain_lines_elsewhere() -> None:
     assert [line.split("] ")[1] for line in lines] == ["reading", "writing"] and lines[0].startswith("[")
 
 
+def test_a_log_gets_the_end_of_a_count_and_what_is_said_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, now = io.StringIO(), [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    with Progress(stream) as progress:
+        for done in range(1, 65):
+            now[0] += 1.0
+            progress.say(f"calibrated on {done} of 64 pictures")
+        progress.say("3 of 30 layers in FP16")
+    said = [line.split("] ")[1] for line in stream.getvalue().splitlines()]
+    assert said == [*(f"calibrated on {n} of 64 pictures" for n in (30, 60, 64)), "3 of 30 layers in FP16"]
+
+
 def test_one_line_on_a_terminal_cut_to_its_width_and_wiped_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     size = os.terminal_size((20, 5))
     monkeypatch.setattr("shutil.get_terminal_size", lambda: size)
