@@ -7,9 +7,7 @@ import math
 import re
 import reprlib
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..kernels.ir.errors import ModelError, ProgramError
 from ..kernels.perf.device import DeviceError
@@ -101,13 +99,6 @@ def _with_file(error: Exception, options: argparse.Namespace) -> str:
     return str(error) if named else f"{blamed}: {error}"
 
 
-def _gate_of(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The gate's figures; how often a choice of FP16 layers was tried on its pictures only where any was chosen."""
-    gate: dict[str, Any] = report.get("gate", {})
-    chosen = report.get("mixed", {}).get("layers")
-    return gate if chosen else {key: value for key, value in gate.items() if key != "looks"}
-
-
 def _explain(options: argparse.Namespace) -> int:
     from ..kernels.explain import explain
 
@@ -123,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
         from ..kernels.build import build_plan
         from ..kernels.importer.onnx_model import external_files
         from ..kernels.quant.pictures import CalibrationError, find_pictures
-        from ..kernels.quant.verdict import AccuracyError, gate_lines
+        from ..kernels.quant.verdict import AccuracyError, gate_lines, gate_of
         from ..kernels.spec_yaml import read_spec
     except ImportError as error:
         if is_own(error):
@@ -194,7 +185,7 @@ def run(options: argparse.Namespace) -> int:
             return output_file.failed(said, options.output, error)
     for warning in result.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    for line in gate_lines(_gate_of(result.report)):
+    for line in gate_lines(gate_of(result.report)):
         print(line)
     print(f"{result.path}  sha256 {result.sha256}")
     return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..kernels.ir.program import Program
-from ..kernels.report.layers import Layer, predicted_for, records_of
+from ..kernels.report.layers import Layer, precision_of, predicted_for, records_of
 from ..kernels.report.markup import clean
 from . import prediction
 
@@ -25,7 +25,7 @@ def lines(path: Path, table: Mapping[str, Any], programs: Mapping[int, Program])
     predicted = table.get("predicted") or report.get("predicted")
     shape = "x".join(map(str, table["input"]["shape"]))
     text = [
-        f"{path}: {spec['name']}, {spec['task']}, {report['precision']}, {table['bytes']} bytes",
+        f"{path}: {spec['name']}, {spec['task']}, {_precision(report)}, {table['bytes']} bytes",
         f"sha256   {table['sha256']}",
         f"input    {table['input']['dtype']} {shape}, batch sizes {spec['batch']}",
         f"labels   {', '.join(spec['labels'][:12])}{' ...' if len(spec['labels']) > 12 else ''}",
@@ -44,6 +44,11 @@ def lines(path: Path, table: Mapping[str, Any], programs: Mapping[int, Program])
     if "predicted" in table:
         text += prediction.energy_lines(table["predicted"])
     return [line for each in text for line in _wrapped(clean(each))]
+
+
+def _precision(report: Mapping[str, Any]) -> str:
+    precision, chosen = precision_of(report)
+    return f"{precision} ({chosen})" if chosen else precision
 
 
 def _wrapped(line: str) -> list[str]:

@@ -93,7 +93,7 @@ def find_scales(prepared: Graph, fused: Graph, spec: ModelSpec, source: Source, 
         writers = [source.writer(path) for path in spread_out(used, CHOICE_PICTURES)]
         runner = ProgramRunner(programs[1], constants)
         scales, report["tensors_that_left"] = choose_methods(scales, method, task, runner, writers)
-        progress(f"chose a method for each tensor: {len(report['tensors_that_left'])} left {method}")
+        progress(f"{len(report['tensors_that_left'])} tensors use another calibration method than {method}")
     return without_cut_tables(scales, ranges, method), report
 
 

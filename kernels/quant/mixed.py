@@ -34,6 +34,7 @@ from .pictures import Source
 from .ranking import rank_layers
 from .reference import CodedRunner, Criterion, Reference
 from .scales import Scales
+from .verdict import against_limits
 
 RANKING_PICTURES = 16
 SEARCH_PICTURES = 64
@@ -77,7 +78,7 @@ def choose_layers(scales: Scales, make: Make, quick: Callable[[], Reference], se
         chosen = chosen + [name for name in finder.ranked if name not in chosen][:1 << len(looked) - 1]
     if finder.criterion(figures) > 1:
         chosen, figures = min(looked, key=lambda look: max(excess(look[1]), 1.0))
-    progress(f"{len(chosen)} of {len(finder.every)} layers stay in FP16")
+    progress(f"{len(chosen)} of {len(finder.every)} layers stay in FP16" if chosen else "no layer needs FP16")
     report = finder.report | {"looks": len(looked), "pictures": len(search.pictures)} | finder.rows(chosen)
     return Choice(tuple(name for name in finder.every if name in chosen), figures | {"looks": len(looked)}, report,
                   finder.warning)
@@ -101,8 +102,8 @@ class _Finder:
         if strict(codes) <= 1:
             return []
         half = self.report["fp16"] = self._measured(self.every)
-        self.progress(f"on calibration pictures INT8 alone is at {strict(codes):.3g} times the limits, FP16 at "
-                      f"{strict(half):.3g}")
+        self.progress(f"on calibration pictures INT8 alone is {against_limits(strict(codes))}, FP16 "
+                      f"{against_limits(strict(half))}")
         if strict(half) <= 1:
             return self._cheapest()
         self.criterion = excess
@@ -163,7 +164,7 @@ def _foretold(ranked: Sequence[str], share: Mapping[str, float]) -> int:
 
 def _told(figures: Mapping[str, Any], criterion: Criterion) -> str:
     given_up = f", given up after {figures['given_up']} pictures" if "given_up" in figures else ""
-    return f"{criterion(figures):.3g} times the limits{given_up}"
+    return f"{against_limits(criterion(figures))}{given_up}"
 
 
 def _why(scales: Scales, name: str, share: float | None, macs: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .gate import MAP_SCORE, SCORE
@@ -12,6 +13,19 @@ COUNTED = {"anchors": SCORE, "pixels": MAP_SCORE}
 """What is counted, by its key in the figures, and the FP32 score from which on it counts."""
 WARN_BELOW, NO_GATE_BELOW = 64, 16
 FINER = {"int8": "--precision mixed", "mixed": "--precision fp16", "fp16": "--precision fp32"}
+
+
+def against_limits(used: float) -> str:
+    """`used`: what is used up of the limits, 1.0 being all of them. To stand behind `is` or a colon."""
+    return f"{used:.3g} times the limits" if used > 1 else f"within the limits, {100 * (1 - used):.3g} % left"
+
+
+def agreement(figures: dict[str, Any]) -> str:
+    """How often a person would see the same; a figure that no limit holds."""
+    if "mask_score" in figures:
+        return f"IoU of the masks at score {figures['mask_score']:g}: {figures['agreement']:.4f} (not gated)"
+    same, pictures = round(figures["agreement"] * figures["pictures"]), figures["pictures"]
+    return f"pictures whose answer equals FP32's: {same} of {pictures} (not gated)"
 
 
 class AccuracyError(Exception):
@@ -60,6 +74,13 @@ def enforce(figures: dict[str, Any], precision: str, accept_loss: bool, warnings
     warnings.append(text)
 
 
+def gate_of(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The gate's figures; how often a choice of FP16 layers was tried on its pictures only where any was chosen."""
+    gate: dict[str, Any] = report.get("gate", {})
+    chosen = report.get("mixed", {}).get("layers")
+    return gate if chosen else {key: value for key, value in gate.items() if key != "looks"}
+
+
 def gate_lines(figures: dict[str, Any]) -> list[str]:
     """The figures as lines for a person: every number that CONTRACT.md asks to be printed."""
     if not figures:
@@ -75,15 +96,13 @@ def gate_lines(figures: dict[str, Any]) -> list[str]:
     if "sqnr_db" in figures:
         lines.append(f"  SQNR {figures['sqnr_db']:.2f} dB (at least {figures['least_sqnr_db']:g})")
     if "others_sqnr_db" in figures:
-        lines.append(f"  SQNR of the other outputs {figures['others_sqnr_db']:.2f} dB (no limit)")
-    if "mask_score" in figures:
-        lines.append(f"  agreement: IoU of the masks at score {figures['mask_score']:g} {figures['agreement']:.4f}")
-    elif "agreement" in figures:
-        lines.append(f"  agreement {figures['agreement']:.4f} of pictures")
+        lines.append(f"  SQNR of the other outputs {figures['others_sqnr_db']:.2f} dB (not gated)")
+    if "agreement" in figures:
+        lines.append(f"  {agreement(figures)}")
     if figures.get("false_alarms"):
         what = "pixels" if "pixels" in figures else "anchors"
-        share = f"; with them it is at {figures['strict']:.3g} times the limits" if "strict" in figures else ""
-        lines.append(f"  false alarms: {figures['false_alarms']} {what} that FP32 does not count (no limit){share}")
+        share = f"; with them it is {against_limits(figures['strict'])}" if "strict" in figures else ""
+        lines.append(f"  false alarms: {figures['false_alarms']} {what} that FP32 does not count (not gated){share}")
     if "looks" in figures:
         lines.append(f"  FP16 layers were chosen on calibration pictures; look {figures['looks']} at these pictures")
     if figures.get("overflow"):

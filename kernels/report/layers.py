@@ -16,6 +16,15 @@ from .markup import clean
 TYPES = {"int8": "INT8", "float16": "FP16", "float32": "FP32", "uint8": "bytes"}
 
 
+def precision_of(report: Mapping[str, Any]) -> tuple[str, str]:
+    """(precision of the layers, what mixed precision had to choose where that is not seen by it or "")."""
+    precision = str(report["precision"])
+    if precision != "mixed" or report.get("mixed", {}).get("layers"):
+        return precision, ""
+    judged = "no layer needed FP16" if report.get("gate") else "no pictures to choose layers for FP16 by"
+    return "int8", f"mixed: {judged}"
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """`number` counts from 0 in running order. `precision` is the type that the layer computes in, `output` that of

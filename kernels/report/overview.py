@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..quant.verdict import against_limits, agreement, gate_of
 from .charts import size_text
-from .layers import TYPES, Layer
+from .layers import TYPES, Layer, precision_of
 from .markup import Markup, joined, tag
 
 METER = 150.0
@@ -23,7 +24,7 @@ def header(table: Mapping[str, Any], layers: Sequence[Layer], predicted: Mapping
               class_="soft")
     title = tag("div", tag("div", "Plan report", class_="over"), tag("h1", spec["name"]), sub)
     warnings = [tag("p", "Warning: ", text, class_="warning") for text in report.get("warnings", ())]
-    return tag("header", tag("div", title, verdict(report), class_="top"), gate_figures(report.get("gate") or {}),
+    return tag("header", tag("div", title, verdict(report), class_="top"), gate_figures(gate_of(report)),
                *warnings, tag("div", *_tiles(table, layers, predicted), class_="tiles"), _provenance(table))
 
 
@@ -64,18 +65,18 @@ def figures_of(gate: Mapping[str, Any]) -> list[tuple[str, str, str, float]]:
 
 def gate_figures(gate: Mapping[str, Any]) -> Markup | None:
     rows = [tag("tr", tag("td", name), tag("td", value, class_="r"), tag("td", meter(used)),
-                tag("td", limit, class_="soft nowrap"), tag("td", f"{used:.0%} of the limit", class_="r"))
+                tag("td", limit, class_="soft nowrap"), tag("td", _margin(used), class_="r nowrap"))
             for name, value, limit, used in figures_of(gate)]
     more = []
     if "kl_p99" in gate:
         more.append(f"KL P99 {gate['kl_p99']:.3g} nats")
     if "agreement" in gate:
-        more.append(f"agreement {gate['agreement']:.1%}")
+        more.append(agreement(dict(gate)))
     more += [f"{gate[what]} {what}" for what in ("anchors", "pixels") if what in gate]
     if "others_sqnr_db" in gate:
         more.append(f"SQNR of the other outputs {gate['others_sqnr_db']:.1f} dB")
     if gate.get("false_alarms"):
-        share = f" (with them at {gate['strict']:.3g} times the limits)" if "strict" in gate else ""
+        share = f" (with them {against_limits(gate['strict'])})" if "strict" in gate else ""
         more.append(f"false alarms: {gate['false_alarms']}{share}")
     if "looks" in gate:
         more.append(f"FP16 layers chosen on calibration pictures, look {gate['looks']} at these")
@@ -87,8 +88,12 @@ def gate_figures(gate: Mapping[str, Any]) -> Markup | None:
                tag("p", ", ".join(more), class_="soft") if more else None, class_="scroll gate")
 
 
+def _margin(used: float) -> str:
+    return f"margin: {1 - used:.0%} left" if used <= 1 else f"exceeded by {used - 1:.0%}"
+
+
 def meter(used: float) -> Markup:
-    """How much of a limit is used up; the mark is the limit."""
+    """How much of what a limit permits is used up; the mark is the limit."""
     mark = METER * LIMIT_AT
     width = min(max(used, 0.0) * mark, METER)
     return tag("svg", tag("rect", x=0, y=3, width=METER, height=8, rx=4, class_="track"),
@@ -96,7 +101,7 @@ def meter(used: float) -> Markup:
                    class_="fill-good" if used <= 1 else "fill-bad"),
                tag("line", x1=mark, x2=mark, y1=0, y2=14, class_="limit"),
                width=METER, height=14, viewBox=f"0 0 {METER:.0f} 14", role="img",
-               aria_label=f"{used:.0%} of the limit")
+               aria_label=f"{used:.0%} of what the limit permits")
 
 
 def _tiles(table: Mapping[str, Any], layers: Sequence[Layer],
@@ -106,7 +111,8 @@ def _tiles(table: Mapping[str, Any], layers: Sequence[Layer],
     counts = ((word, sum(layer.precision == kind for layer in layers)) for kind, word in TYPES.items())
     said = ", ".join(f"{count} in {word}" for word, count in counts if count)
     arenas = sorted(((int(n), size) for n, size in report["arena_bytes"].items()))
-    found = [("precision", report["precision"].upper(), f"kernels: {said}"),
+    precision, chosen = precision_of(report)
+    found = [("precision", precision.upper(), f"kernels: {said}{f'; {chosen}' if chosen else ''}"),
              ("kernels", f"{report['nodes_before']} → {report['steps']}", "nodes of the model → kernels"),
              ("input", "×".join(map(str, table["input"]["shape"])),
               f"{table['input']['dtype']}, batch {' or '.join(map(str, spec['batch']))}")]

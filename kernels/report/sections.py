@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..quant.gate import strict
+from ..quant.verdict import against_limits
 from .charts import error_chart, memory_chart, size_text, time_chart
 from .dataflow import Flow
 from .drawing import graph_svg
@@ -85,8 +86,8 @@ def _kept(report: Mapping[str, Any], layers: Sequence[Layer]) -> Markup | None:
         return None
     told = report["mixed"]
     said = (f"{len(kept)} layers stay in FP16, {told['macs_fp16']:.1%} of the multiply-accumulates. On "
-            f"{told['pictures']} calibration pictures all in INT8 is at {strict(told['int8']):.3g} times the limits")
-    said += f", all in FP16 at {strict(told['fp16']):.3g}" if "fp16" in told else ""
+            f"{told['pictures']} calibration pictures all in INT8 is {against_limits(strict(told['int8']))}")
+    said += f", all in FP16 {against_limits(strict(told['fp16']))}" if "fp16" in told else ""
     said += f", false alarms counted. The held-back pictures were looked at {told['looks']} times."
     kept.sort(key=lambda v: -(v.cost or 0.0))
     head = tag("tr", tag("th", "layer"), tag("th", "operator"), tag("th", "why it is not INT8"))

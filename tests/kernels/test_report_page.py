@@ -28,7 +28,7 @@ from orind.kernels.report import layering
 from orind.kernels.report.charts import byte_step, size_text, tick_step
 from orind.kernels.report.dataflow import INPUT, Flow
 from orind.kernels.report.dot import dot
-from orind.kernels.report.layers import records_of, shortened
+from orind.kernels.report.layers import precision_of, records_of, shortened
 from orind.kernels.report.markup import breakable, clean, tag
 from orind.kernels.report.overview import figures_of, gate_figures, verdict
 from orind.kernels.report.page import page
@@ -210,16 +210,28 @@ def test_what_the_verdict_says() -> None:
     for change, word in (({}, "gate met"), ({"met": False}, "NOT met"), ({"is_gate": False}, "not a gate"),
                          ({"met": None, "error": "not enough <objects>"}, "not enough &lt;objects&gt;")):
         assert word in verdict({"precision": "int8", "gate": {**gate, **change}})
+    shown = gate_figures({**gate, "iou_mean": 0.971, "sqnr_db": 24.0, "least_sqnr_db": 25.0}) or ""
+    assert "margin: 90% left" in shown and "margin: 3% left" in shown and "exceeded by 26%" in shown
     used = [part for _, _, _, part in figures_of(gate)]
     assert used == pytest.approx([0.1, 0.5, 10 ** -0.3])
+
+
+def test_mixed_precision_without_a_layer_in_fp16_is_int8() -> None:
+    rows = [{"name": "a"}]
+    assert precision_of({"precision": "mixed", "gate": {"met": True}, "mixed": {"layers": rows}}) == ("mixed", "")
+    assert precision_of({"precision": "mixed", "gate": {"met": True}, "mixed": {"layers": []}}) == (
+        "int8", "mixed: no layer needed FP16")
+    assert precision_of({"precision": "mixed", "gate": {}}) == (
+        "int8", "mixed: no pictures to choose layers for FP16 by")
+    assert precision_of({"precision": "fp16", "gate": {}}) == ("fp16", "")
 
 
 def test_the_page_tells_what_the_terminal_prints() -> None:
     gate = {"pictures": 64, "pixels": 900, "kl_mean": 0.003, "kl_p99": 0.02, "limit_kl": 0.03, "agreement": 0.98,
             "others_sqnr_db": 31.46, "false_alarms": 7, "strict": 0.456, "looks": 2}
     shown = gate_figures(gate)
-    for text in ("SQNR of the other outputs 31.5 dB", "false alarms: 7 (with them at 0.456 times the limits)",
-                 "look 2 at", "900 pixels", "agreement 98.0%"):
+    for text in ("SQNR of the other outputs 31.5 dB", "false alarms: 7 (with them within the limits, 54.4 % left)",
+                 "look 2 at", "900 pixels", "63 of 64 (not gated)"):
         assert text in (shown or "")
     alone = gate_figures({"pictures": 64, "anchors": 0, "false_alarms": 3, "excess": 0.0})
     assert "0 anchors, false alarms: 3" in (alone or "") and "times" not in (alone or "") and gate_figures({}) is None
@@ -233,9 +245,9 @@ def test_the_page_says_how_far_int8_is_by_what_layers_were_chosen_by(
     mixed = {"layers": [{"name": name, "share": None, "why": "because"}], "macs_fp16": 0.25, "looks": 3, "pictures": 48,
              "int8": {"excess": 0.8, "strict": 3.21}}
     for half, text in (({}, ", false alarms counted"),
-                       ({"fp16": {"excess": 0.5, "strict": 0.7}}, ", all in FP16 at 0.7,")):
+                       ({"fp16": {"excess": 0.5, "strict": 0.7}}, ", all in FP16 within the limits, 30 % left,")):
         shown = page({**table, "report": {**table["report"], "mixed": {**mixed, **half}}}, programs[1], [])
-        assert f"On 48 calibration pictures all in INT8 is at 3.21 times the limits{text}" in shown
+        assert f"On 48 calibration pictures all in INT8 is 3.21 times the limits{text}" in shown
         assert "The held-back pictures were looked at 3 times." in shown
 
 

@@ -64,7 +64,7 @@ def test_gate_of_a_detector(part_folder: Path, tmp_path: Path) -> None:
     assert set(figures) >= {"kl_mean", "kl_p99", "iou_mean", "agreement"} and figures["kl_mean"] > 0
     assert any("the gate is weak below 64" in w for w in result.warnings)
     assert any("times the limits" in w for w in result.warnings)
-    assert [line.split()[0] for line in gate_lines(figures)] == ["accuracy", "KL", "IoU", "agreement", "NOT"]
+    assert [line.split()[0] for line in gate_lines(figures)] == ["accuracy", "KL", "IoU", "pictures", "NOT"]
 
 
 def test_too_few_objects_is_an_error_of_the_gate(part_folder: Path, tmp_path: Path) -> None:
