@@ -1,5 +1,5 @@
-"""`orind inspect PLAN`: what is in a plan layer by layer, what its build measured, what the time model predicts for a
-board; in words, as JSON, as one HTML page or as Graphviz text."""
+"""`orind inspect PLAN`: what is in a plan, layer by layer where that is asked for, what its build measured, what the
+time model predicts for a board; in words, as JSON, as one HTML page or as Graphviz text."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"one self-contained page; predicts for {prediction.DEFAULT} if neither --board nor the build names one",
     )
     form.add_argument("--dot", action="store_true", help="the graph as Graphviz text")
+    form.add_argument("--layers", action="store_true", help="also every graph pass and every layer")
     parser.add_argument("--board", metavar="BOARD[:MODE]", help=f"predict times on {prediction.HELP}")
 
 
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         elif options.json:
             text = json.dumps(table)
         else:
-            text = "\n".join(inspect_table.lines(options.plan, table, programs))
+            text = "\n".join(inspect_table.lines(options.plan, table, programs, options.layers))
     except DeviceError as error:
         print(f"orind inspect: --board {options.board}: {error}", file=sys.stderr)
         return Exit.USAGE
@@ -99,7 +100,7 @@ def _passes_for(asked: str, told: dict[str, Any], predicted: list[dict[str, Any]
     if board is None or (board["board"], board["mode"]) in {(each["board"], each["mode"]) for each in predicted}:
         return told
     made_for = f"{board['board']}:{board['mode']}"
-    what = f"{told['what']}; no times, which the build predicted for {made_for}: orind build --board {asked} has them"
+    what = f"{told['what']}. Times by pass were predicted for {made_for}; rebuild with --board {asked} for its own"
     return {**told, "what": what, "device": None, "rows": [{**row, "us": None} for row in told["rows"]]}
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..kernels.ir.program import Program
+from ..kernels.quant.verdict import gate_lines, gate_of
 from ..kernels.report.layers import Layer, precision_of, predicted_for, records_of
 from ..kernels.report.markup import clean
 from . import prediction
@@ -19,31 +20,52 @@ NAME, OP, WIDTH = 38, 26, 132
 SHORT = {"int8": "i8", "uint8": "u8", "float16": "f16", "float32": "f32"}
 
 
-def lines(path: Path, table: Mapping[str, Any], programs: Mapping[int, Program]) -> list[str]:
-    """Facts, warnings, graph passes, layers, and what the models predict of time and energy."""
-    spec, report = table["spec"], table["report"]
+def lines(path: Path, table: Mapping[str, Any], programs: Mapping[int, Program], whole: bool) -> list[str]:
+    """Facts, accuracy, warnings, and what the models predict of time and energy; `whole`: passes and layers too."""
+    spec, report, made = table["spec"], table["report"], table["provenance"]
     predicted = table.get("predicted") or report.get("predicted")
     shape = "x".join(map(str, table["input"]["shape"]))
+    program = programs[spec["batch"][0]]
+    layers = records_of(program, report, predicted_for(program, predicted or ()))
     text = [
         f"{path}: {spec['name']}, {spec['task']}, {_precision(report)}, {table['bytes']} bytes",
         f"sha256   {table['sha256']}",
-        f"input    {table['input']['dtype']} {shape}, batch sizes {spec['batch']}",
-        f"labels   {', '.join(spec['labels'][:12])}{' ...' if len(spec['labels']) > 12 else ''}",
+        f"input    {table['input']['dtype']} {shape}, batch sizes {', '.join(map(str, spec['batch']))}",
+        *([f"labels   {', '.join(spec['labels'][:12])}{' ...' if len(spec['labels']) > 12 else ''}"]
+          if spec["labels"] else []),
         f"graph    {report['nodes_before']} nodes before, {report['steps']} kernels after",
-        *(f"{key:8} {_flat(report[key])}" for key in ("calibration", "gate") if report.get(key)),
-        f"made by  {_flat(table['provenance'])}",
+        f"made by  orind {made['orind']} from {made['model']}, sha256 {made['model_sha256']}{_shapes(made['shapes'])}",
+        *([f"scales   {_calibration(report['calibration'])}"] if report.get("calibration") else []),
+        *gate_lines(gate_of(report)),
         *(f"warning  {warning}" for warning in report.get("warnings", ())),
     ]
-    if "passes" in report:
-        text += ["", *_passes(report["passes"])]
-    program = programs[spec["batch"][0]]
-    layers = records_of(program, report, predicted_for(program, predicted or ()))
-    text += ["", *_layers(layers), *_shares(report), *_kept(layers)]
     if predicted:
         text += prediction.lines(predicted)
     if "predicted" in table:
         text += prediction.energy_lines(table["predicted"])
+    if whole:
+        text += ["", *_passes(report["passes"])] if "passes" in report else []
+        text += ["", *_layers(layers), *_shares(report), *_kept(layers)]
+        text += prediction.by_layer(predicted) if predicted else []
+    else:
+        text += ["", f"{len(layers)} layers and the passes: --layers; all of it: --json, --html FILE"]
     return [line for each in text for line in _wrapped(clean(each))]
+
+
+def _shapes(shapes: Mapping[str, Sequence[int]]) -> str:
+    """Those that were given for the model's inputs."""
+    return "".join(f", {name} as {'x'.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+def _calibration(told: Mapping[str, Any]) -> str:
+    """How tensors got their scales."""
+    held = f"; {told['held_back']} pictures held back to judge" if told.get("held_back") else ""
+    if told["method"] == "file":
+        return f"{told['scales_kept']} of the file kept, {told['scales_coded_again']} coded again{held}"
+    left = len(told.get("tensors_that_left", ()))
+    others = f"; {left} tensors use another method" if left else ""
+    given = f"{told['pictures_given']} given " if told["pictures_given"] != told["pictures"] else ""
+    return f"{told['method']} on {told['pictures']} {f'of {given}' if given else ''}pictures{others}{held}"
 
 
 def _precision(report: Mapping[str, Any]) -> str:
@@ -111,15 +133,3 @@ def _cut(text: str, width: int) -> str:
 
 def _figure(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
-
-
-def _flat(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {_word(value)}" for key, value in values.items() if value is not None)
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"({len(value)})" if len(value) > 4 else _flat(value)
-    if isinstance(value, list):
-        return f"({len(value)})"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -62,7 +62,7 @@ def predictions(programs: Mapping[int, Program], spec: str) -> list[dict[str, An
 
 
 def lines(found: list[dict[str, Any]]) -> list[str]:
-    """Totals of all; by layer where there is one mode only (of its smallest batch)."""
+    """Totals of all."""
     text = ["", f"predicted time: {LABEL}. It takes kernels of TensorRT's quality; the band is what the"]
     l2, dram = found[0]["band"]["l2_bytes_per_clock"], found[0]["band"]["dram_share"]
     text += [f"sources leave open (L2 {l2[0]:g} to {l2[1]:g} bytes a clock and SM, DRAM {dram[0]:.2f} to {dram[1]:.2f} "
@@ -74,8 +74,6 @@ def lines(found: list[dict[str, Any]]) -> list[str]:
         streams = "1" if table["streams"] == 1 else f"{table['streams']}: {table['makespan_us'] / 1e3:.3f}"
         text.append(f"{name:30} {table['sms']:4} {table['gpu_mhz']:7.1f} {table['dram_gb_s']:6.1f} "
                     f"{table['batch']:5} {table['us'] / 1e3:8.3f} {band:>17} {streams:>8}")
-    if len({table["mode"] for table in found}) == 1:
-        text += _by_layer(found[0])
     return text
 
 
@@ -96,7 +94,11 @@ def energy_lines(found: list[dict[str, Any]]) -> list[str]:
     return text
 
 
-def _by_layer(table: Mapping[str, Any]) -> list[str]:
+def by_layer(found: list[dict[str, Any]]) -> list[str]:
+    """Where there is one mode only, of its smallest batch."""
+    table = found[0]
+    if len({each["mode"] for each in found}) != 1:
+        return []
     text = ["", f"{'layer, batch ' + str(table['batch']):44} {'us':>8} {'band, us':>16} {'bound by':>9} "
             f"{'tile/split':>10} {'SMs':>4} {'stream':>6} {'critical':>8}"]
     for row in table["layers"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 from .gate import MAP_SCORE, SCORE
@@ -76,9 +77,10 @@ def enforce(figures: dict[str, Any], precision: str, accept_loss: bool, warnings
 
 def gate_of(report: Mapping[str, Any]) -> dict[str, Any]:
     """The gate's figures; how often a choice of FP16 layers was tried on its pictures only where any was chosen."""
-    gate: dict[str, Any] = report.get("gate", {})
-    chosen = report.get("mixed", {}).get("layers")
-    return gate if chosen else {key: value for key, value in gate.items() if key != "looks"}
+    gate: dict[str, Any] = copy(report.get("gate", {}))  # of its own type: one that names what a plan lacks
+    if not report.get("mixed", {}).get("layers"):
+        gate.pop("looks", None)
+    return gate
 
 
 def gate_lines(figures: dict[str, Any]) -> list[str]:

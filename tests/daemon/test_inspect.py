@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 from models import detector_onnx
 
-from orind.daemon import cli
+from orind.daemon import cli, inspect_table
 from orind.kernels.plan.file import PlanFile, write_plan
 
 Captured = pytest.CaptureFixture[str]
@@ -30,7 +31,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_table_fits_a_terminal_and_its_sums_are_right(plan: Path, capsys: Captured) -> None:
-    assert cli.main(["inspect", str(plan), "--board", "agx-orin:MODE_30W"]) == 0
+    assert cli.main(["inspect", str(plan), "--layers", "--board", "agx-orin:MODE_30W"]) == 0
     text = capsys.readouterr().out
     lines = text.splitlines()
     assert max(map(len, lines)) <= 132 and "\x1b" not in text and "\ufffd[2Jpool" in text
@@ -47,7 +48,7 @@ def test_the_table_fits_a_terminal_and_its_sums_are_right(plan: Path, capsys: Ca
     assert report["passes"]["device"] == {"board": "agx-orin", "mode": "MAXN"}
     rows = [row for row in report["passes"]["rows"] if row["name"] in PASSES]
     for board, timed in (("agx-orin:MODE_30W", False), ("agx-orin:MAXN", True), ("agx-orin", True), (None, True)):
-        assert cli.main(["inspect", str(plan), *(["--board", board] if board else [])]) == 0
+        assert cli.main(["inspect", str(plan), "--layers", *(["--board", board] if board else [])]) == 0
         text = capsys.readouterr().out
         shown = [line for line in text.splitlines() if line.startswith(tuple(f"{name} " for name in PASSES))]
         for line, row in zip(shown, rows, strict=True):
@@ -55,7 +56,28 @@ def test_the_table_fits_a_terminal_and_its_sums_are_right(plan: Path, capsys: Ca
             assert line.split() == [row["name"], str(row["nodes"]), str(row["kernels"]), us, peak]
         words = " ".join(text.split())
         assert ("latency predicted for agx-orin:MAXN" in words) == timed
-        assert ("predicted for agx-orin:MAXN: orind build --board agx-orin:MODE_30W has them" in words) != timed
+        assert ("predicted for agx-orin:MAXN; rebuild with --board agx-orin:MODE_30W for its own" in words) != timed
+
+
+def test_the_summary_fits_a_screen_and_leaks_no_key(plan: Path, capsys: Captured) -> None:
+    assert cli.main(["inspect", str(plan), "--board", "agx-orin:MODE_30W"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 30 and lines[0] == f"{plan}: net, tensor, fp16, {plan.stat().st_size} bytes"
+    assert lines[2].startswith("input    float32 ") and lines[2].endswith(", batch sizes 1")
+    assert any(line.startswith("made by  orind ") and " from net.onnx, sha256 " in line for line in lines)
+    assert not [line for line in lines if "_" in line.replace("MODE_30W", "") or "labels" in line]
+    assert re.fullmatch(r"\d+ layers and the passes: --layers; all of it: --json, --html FILE", lines[-1])
+
+
+@pytest.mark.parametrize(("told", "text"), [
+    ({"method": "mse", "pictures": 48, "pictures_given": 48, "tensors_that_left": ["a", "b"], "held_back": 16},
+     "mse on 48 pictures; 2 tensors use another method; 16 pictures held back to judge"),
+    ({"method": "minmax", "pictures": 48, "pictures_given": 90, "held_back": 0}, "minmax on 48 of 90 given pictures"),
+    ({"method": "file", "scales_kept": 7, "scales_coded_again": 1, "held_back": 4},
+     "7 of the file kept, 1 coded again; 4 pictures held back to judge"),
+])
+def test_where_the_scales_come_from(told: dict[str, Any], text: str) -> None:
+    assert inspect_table._calibration(told) == text
 
 
 def test_a_page_is_written_and_says_where(plan: Path, tmp_path: Path, capsys: Captured) -> None:
@@ -69,7 +91,7 @@ def test_a_page_is_written_and_says_where(plan: Path, tmp_path: Path, capsys: Ca
     assert cli.main(["inspect", str(plan), "--html", str(page), "--board", "orin-nx:25W"]) == 0
     told = page.read_text()
     assert "What an inference costs" in told and told.count("<td>orin-nx:25W") == 3, "306 and 408 MHz, and the time"
-    assert "orin-nx 25W" in page.read_text() and "orind build --board orin-nx:25W has them" in page.read_text()
+    assert "orin-nx 25W" in page.read_text() and "rebuild with --board orin-nx:25W for its own." in page.read_text()
     assert cli.main(["inspect", str(plan), "--json", "--board", "orin-nx:25W"]) == 0
     kept = json.loads(capsys.readouterr().out.partition("\n")[2])["report"]["passes"]
     assert kept["device"] == {"board": "agx-orin", "mode": "MAXN"}, "JSON has all that the plan holds"
