@@ -17,7 +17,9 @@ from .checker import Checked, check, describe
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "example: orind check /etc/orind/orind.yaml\nexit code 0: fit to serve; 78: refused, every mistake listed"
+        "example: orind check /etc/orind/orind.yaml\n"
+        "exit code 0: fit to serve; 78: refused, all mistakes at once (settings that contradict each other are seen "
+        "where each is well formed)"
     )
     parser.add_argument("config", metavar="CONFIG", type=Path, help="configuration file (YAML)")
     parser.add_argument("--json", action="store_true", help="as one JSON object")

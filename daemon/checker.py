@@ -2,7 +2,8 @@
 
 Started by the nursery for main (`python -m orind.daemon.checker FD CONFIG`), and called by `orind check`. It verifies
 every plan's hash and copies it once into a sealed memfd, so that main and engines see files that can no longer change.
-Invariant: it answers exactly once, with the whole configuration or with every mistake.
+Invariant: it answers exactly once, with the whole configuration or with every mistake that can be told: what settings
+say of each other is looked at where each of them is well formed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ from ..kernels.pre.outputs import DecoderError
 from ..kernels.spec import TENSOR_TASKS, ModelSpec, SpecError
 from . import unit_file
 from .config import Config
-from .config_file import ConfigError, PowerFiles, load, load_power, with_lines
+from .config_file import ConfigError, PowerFiles, load, load_power, named_plans, with_lines
 from .device_fit import library_problems, plan_problem
 from .lifeline import begin_child, go_before_main
 from .plans import ServedPlan
@@ -71,13 +73,13 @@ def check(path: Path) -> Checked:
     except ConfigError as error:
         result.problems += error.problems
         shortages += len(error.problems) if passes(error) else 0
-    if result.config is not None:
-        for name, entry in result.config.models.items():
-            try:
-                result.plans.append(_open_plan(name, entry.plan, result.config.engine))
-            except (PlanError, SpecError, ProgramError, DecoderError, NotRegular, IpcError, OSError) as error:
-                result.problems.append(f"models.{name}.plan: {_text(error, entry.plan)}")
-                shortages += passes(error)
+    if result.config is None:
+        if named := named_plans(path):
+            shortages += _open_plans(result, named, None)
+            result.problems = with_lines(path, result.problems)
+    else:
+        named = {name: entry.plan for name, entry in result.config.models.items()}
+        shortages += _open_plans(result, named, result.config.engine)
         result.problems += _misfits(result.config, result.plans)
         if unfit := run_dir_problem(Path(result.config.run_dir)):
             result.problems.append(unfit)
@@ -93,7 +95,20 @@ def check(path: Path) -> Checked:
     return result
 
 
-def _open_plan(name: str, path: str, engine: EngineSection) -> ServedPlan:
+def _open_plans(result: Checked, named: Mapping[str, str], engine: EngineSection | None) -> int:
+    """Into `result`. How many of the problems are shortages."""
+    shortages = 0
+    for name, path in named.items():
+        try:
+            result.plans.append(_open_plan(name, path, engine))
+        except (PlanError, SpecError, ProgramError, DecoderError, NotRegular, IpcError, OSError) as error:
+            result.problems.append(f"models.{name}.plan: {_text(error, path)}")
+            shortages += passes(error)
+    return shortages
+
+
+def _open_plan(name: str, path: str, engine: EngineSection | None) -> ServedPlan:
+    """`engine`: None where it is not known what the plan is to run on."""
     check_regular(path)
     _check_room(Path(path))
     fd, plan = seal_into_memfd(path)
@@ -103,7 +118,7 @@ def _open_plan(name: str, path: str, engine: EngineSection) -> ServedPlan:
                 raise PlanError(f"{path}: it holds no {part}: make it with orind build")
         spec = ModelSpec.from_json(plan.metadata["spec"])
         interface = interface_of(plan, spec)
-        if unfit := plan_problem(plan, engine):
+        if engine is not None and (unfit := plan_problem(plan, engine)):
             raise ProgramError(f"{path}: {unfit}")
         held = host_bytes(plan), device_bytes(plan)
         return ServedPlan(name, fd, path, plan.sha256, plan.size, spec, interface, *held)

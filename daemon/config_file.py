@@ -67,6 +67,18 @@ def load(path: Path) -> Config:
         raise ConfigError(problems_of(error, document, Config)) from None
 
 
+def named_plans(path: Path) -> dict[str, str]:
+    """By model the plan that a configuration names which may be wrong otherwise, as far as it can be told."""
+    try:
+        models = read_yaml(path).value.get("models")
+    except ConfigError:
+        return {}
+    entries = models.items() if isinstance(models, dict) else ()
+    plans = {str(name): entry.get("plan") for name, entry in entries if isinstance(entry, dict)}
+    folder = path.resolve().parent
+    return {name: str(folder / plan) for name, plan in plans.items() if isinstance(plan, str) and "\0" not in plan}
+
+
 def load_power(config: Config) -> PowerFiles | None:
     """Read the board's facts and the policy that `config.power` names, if any. Raises ConfigError."""
     if config.power is None:

@@ -88,9 +88,17 @@ def _endless_number(node: yaml.Node) -> int | None:
 
 
 def problems_of(error: ValidationError, document: LinedYaml, schema: type[BaseModel]) -> list[str]:
-    """Every mistake that pydantic found, one line each, sorted by line; unknown keys get the nearest known one."""
+    """Every mistake that pydantic found, one line each, sorted by line; unknown keys get the nearest known one.
+
+    A required key that is misspelt is one mistake: the unknown key's.
+    """
     found: list[tuple[int, str]] = []
-    for item in error.errors():
+    items = error.errors()
+    unknown = [item["loc"] for item in items if item["type"] == "extra_forbidden"]
+    misspelt = {(*where[:-1], _nearest(where, schema)) for where in unknown}
+    for item in items:
+        if item["type"] == "missing" and item["loc"] in misspelt:
+            continue
         location = tuple(p for p in item["loc"] if p != "[key]")
         if item["type"] == "value_error" and "\n" not in str(item["loc"]) and not location:
             for line in str(item["ctx"]["error"]).splitlines():
@@ -103,9 +111,9 @@ def problems_of(error: ValidationError, document: LinedYaml, schema: type[BaseMo
 
 def _explain(item: dict[str, Any], location: tuple[Any, ...], schema: type[BaseModel]) -> str:
     if item["type"] == "extra_forbidden":
-        known = list(_fields_at(schema, location[:-1]))
-        near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
-        return f"unknown key; did you mean '{near[0]}'?" if near else f"unknown key (known: {', '.join(known)})"
+        near = _nearest(location, schema)
+        known = ", ".join(_fields_at(schema, location[:-1]))
+        return f"unknown key; did you mean '{near}'?" if near else f"unknown key (known: {known})"
     if item["type"] == "missing":
         return "required key is missing"
     if item["type"] == "value_error":
@@ -116,6 +124,12 @@ def _explain(item: dict[str, Any], location: tuple[Any, ...], schema: type[BaseM
         return f"must have {bound} of them, has {len(item['input'])}"
     shown = repr(item["input"])
     return f"{item['msg'][0].lower()}{item['msg'][1:]}, got {shown if len(shown) <= 60 else shown[:57] + '...'}"
+
+
+def _nearest(location: tuple[Any, ...], schema: type[BaseModel]) -> str:
+    """The known key that an unknown one is most like, or ''."""
+    near = difflib.get_close_matches(str(location[-1]), _fields_at(schema, location[:-1]), n=1, cutoff=0.5)
+    return near[0] if near else ""
 
 
 def _fields_at(schema: Any, location: tuple[Any, ...]) -> list[str]:

@@ -92,6 +92,24 @@ def test_a_plan_and_a_policy_are_named_with_their_lines(tmp_path: Path, plan: Pa
     assert said[1].startswith(f"{path}:{at['models:']}: models.m.plan: ")
 
 
+def test_mistakes_of_both_stages_are_said_at_once(tmp_path: Path, plan: Path, no_fd_leak: None) -> None:
+    path = write(tmp_path, "none.plan")
+    whole = path.read_text()
+    for wrong, why in (
+        (whole.replace("model: m,", "model: mm,"), ":2: cameras.cam.model: no model 'mm'"),
+        (whole + "healt: {}\n", ":4: healt: unknown key; did you mean 'health'?"),
+    ):
+        path.write_text(wrong)
+        said = [text.removeprefix(str(path)) for text in check(path).problems]
+        assert len(said) == 2 and said[0].startswith(why)
+        assert said[1].startswith(f":1: models.m.plan: {tmp_path}/none.plan: cannot be opened")
+        path.write_text(wrong.replace("none.plan", "p.plan"))
+        assert len(check(path).problems) == 1, "a good plan is closed again"
+    for models in ("[]", "{m: 3}", "{m: {plan: 3}}", "{m: {plan: \"a\\0b\"}}"):
+        (tmp_path / "odd.yaml").write_text(f"models: {models}\n")
+        assert not [text for text in check(tmp_path / "odd.yaml").problems if "cannot be opened" in text]
+
+
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
@@ -212,7 +230,8 @@ def test_jpeg_workers_without_the_library(tmp_path: Path, plan: Path, monkeypatc
 
 
 def test_mistakes_of_file_and_power_are_told_together(tmp_path: Path) -> None:
-    assert "unknown key" in problem(write(tmp_path, "p", "colour: red\n"))
+    found = check(write(tmp_path, "p", "colour: red\n")).problems
+    assert len(found) == 2 and "unknown key" in found[0] and "p: cannot be opened" in found[1]
     result = check(write(tmp_path, "none", "power: {board: nowhere, policy: p.yaml}\n"))
     assert len(result.problems) == 2 and "no board 'nowhere'" in result.problems[0]
     assert "none: cannot be opened" in result.problems[1]
@@ -354,4 +373,4 @@ def test_the_command_lists_every_mistake_and_exits_78(tmp_path: Path, capsys: py
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("unknown key") == 2
     assert run_check(path, as_json=True) == 78
-    assert len(json.loads(capsys.readouterr().out)["problems"]) == 2
+    assert len(json.loads(capsys.readouterr().out)["problems"]) == 3, "the plan is missing too"
