@@ -4,13 +4,15 @@ Also called by the fixtures of tests/virtual_gpu. PyCUDA comes as source only; t
 libcuda.so that defines the driver's functions. Both are made here, so that no toolkit has to be installed: headers
 from the registry's wheels (or a toolkit named by --toolkit), and a library that has the names alone (symbols.txt of the
 virtual GPU). Which libcuda.so.1 is used is decided when PyCUDA is imported: the board's driver, or the virtual GPU by
-LD_LIBRARY_PATH. Invariant: a kept wheel is keyed by PyCUDA's version, the headers' version, Python and machine.
+LD_LIBRARY_PATH. Invariant: a kept wheel is keyed by PyCUDA's version, the headers' version, Python and machine; what is
+damaged of what is kept, as where power was lost, is made again.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import gzip
 import os
 import platform
 import re
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,6 +62,34 @@ def pip(python: str, *arguments: str, environment: Mapping[str, str] | None = No
     if code:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
         raise SetupError(f"{tail}\npip {arguments[0]} failed (all of it: {log})")
+
+
+def sound(archive: Path) -> bool:
+    """Whether all of a wheel or a source archive is there, by its checksums."""
+    try:
+        if archive.suffix == ".whl":
+            with zipfile.ZipFile(archive) as wheel:
+                return wheel.testzip() is None
+        with gzip.open(archive) as file:
+            while file.read(1 << 20):
+                pass
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error):
+        return False
+    return True
+
+
+def still_sound(kept: Path) -> bool:
+    """Whether it can be used; what is damaged is removed, and so made again."""
+    if kept.exists() and not sound(kept):
+        print(f"== {kept} is damaged: it is made again", flush=True)
+        kept.unlink()
+    return kept.exists()
+
+
+def from_wheelhouse(archive: Path) -> Path:
+    if not sound(archive):
+        raise SetupError(f"{archive} is damaged: fill the wheelhouse again (--fill, on a machine with network)")
+    return archive
 
 
 def headers_version(toolkit: Path) -> str:
@@ -124,8 +155,8 @@ def source_distribution(python: str, sources: Sources, cache: Path = CACHE) -> P
     """PyCUDA's source archive. To hand it over, pip runs its set-up, which wants a toolkit named, whatever is there."""
     name = f"pycuda-{VERSION}.tar.gz"
     if sources.wheelhouse and (sources.wheelhouse / name).exists():
-        return sources.wheelhouse / name
-    if not (cache / name).exists():
+        return from_wheelhouse(sources.wheelhouse / name)
+    if not still_sound(cache / name):
         with tempfile.TemporaryDirectory(prefix="pycuda-") as folder:
             work = Path(folder)
             environment = build_environment(work / "home", work, work)
@@ -138,8 +169,12 @@ def source_distribution(python: str, sources: Sources, cache: Path = CACHE) -> P
 
 
 def python_tag(python: str) -> str:
+    """As cp310. Raises SetupError."""
     code = "import sys; print(f'cp{sys.version_info[0]}{sys.version_info[1]}')"
-    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode or not re.fullmatch(r"cp3\d+\n", done.stdout):
+        raise SetupError(f"--python {python}: that is no interpreter of Python 3\n{done.stderr}".rstrip())
+    return done.stdout.strip()
 
 
 @contextmanager
@@ -153,13 +188,15 @@ def locked(folder: Path) -> Iterator[None]:
 def wheel_for(python: str, sources: Sources, cache: Path = CACHE) -> Path:
     """The wheel for this interpreter, built if it is not there, which takes about 80 s of one core."""
     headers = headers_version(sources.toolkit) if sources.toolkit else HEADERS_VERSION
-    folder = cache / f"pycuda-{VERSION}-cuda{headers}-{python_tag(python)}-{platform.machine()}"
+    tag = python_tag(python)
+    folder = cache / f"pycuda-{VERSION}-cuda{headers}-{tag}-{platform.machine()}"
     with locked(cache):
-        ready = list(folder.glob("*.whl"))
+        for kept in folder.glob("*.whl"):
+            if still_sound(kept):
+                return kept
         if sources.wheelhouse:
-            ready += sources.wheelhouse.glob(f"pycuda-{VERSION}-{python_tag(python)}-*_{platform.machine()}.whl")
-        if ready:
-            return ready[0]
+            for wheel in sources.wheelhouse.glob(f"pycuda-{VERSION}-{tag}-*_{platform.machine()}.whl"):
+                return from_wheelhouse(wheel)
         print(f"== building PyCUDA {VERSION} with headers of CUDA {headers} (once; about 80 s of one core)", flush=True)
         log = cache / "build.log"
         log.write_text("")
@@ -201,7 +238,10 @@ def ensure(python: str = sys.executable, sources: Sources | None = None, cache: 
 
 def fill(python: str, folder: Path) -> None:
     """Puts all that a build and an installation need into a folder, for a machine of this kind without network."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(f"--fill {folder}: {error.strerror}; name a folder, which may be a new one") from error
     wheel = wheel_for(python, Sources())
     shutil.copy(wheel, folder)
     shutil.copy(source_distribution(python, Sources()), folder)
@@ -223,6 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise SetupError(f"--wheelhouse {options.wheelhouse} is not a folder; --fill makes one")
         if not shutil.which(options.python):
             raise SetupError(f"--python {options.python}: there is no such interpreter")
+        python_tag(options.python)
         if options.toolkit:
             headers_version(options.toolkit)
         sources = Sources(options.wheelhouse and options.wheelhouse.resolve(), options.toolkit)
@@ -230,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             fill(options.python, options.fill)
         else:
             ensure(options.python, sources)
-    except SetupError as error:
+    except (SetupError, OSError) as error:
         print(f"build_pycuda: {error}", file=sys.stderr)
         return 1
     return 0

@@ -45,6 +45,8 @@ STEP_LIMIT_S = 240
 """Of a command."""
 LEAST_S = 5
 """With less time left no command is begun."""
+QUERY_LIMIT_S = 30
+"""Of nvidia-smi, which a GPU that is lost may hold."""
 PATHS = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
 ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": PATHS}
 
@@ -98,8 +100,12 @@ class Runner:
 
 
 def machine() -> str:
+    """Raises nvrtc.CompileError. A Jetson has no nvidia-smi."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    gpu = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    try:
+        gpu = subprocess.run(query, capture_output=True, text=True, check=True, timeout=QUERY_LIMIT_S).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        gpu = f"not known ({error})"
     version = nvrtc.load().version
     return (
         f"GPU and driver: {gpu}; NVRTC {version[0]}.{version[1]}; {os.cpu_count()} CPUs ({platform.machine()}), "
@@ -217,19 +223,17 @@ STEPS: dict[str, tuple[str, Callable[[Report, Runner], None]]] = {
 """Name: the program that it needs, and what does it."""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/measure_gpu", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the Markdown there too")
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep every step's whole output there")
-    parser.add_argument("--only", nargs="+", choices=STEPS, default=list(STEPS), help="these steps")
-    parser.add_argument("--gone", type=float, default=0, metavar="S", help="seconds that preparing has taken already")
-    options = parser.parse_args()
+def measure(options: argparse.Namespace) -> Report:
+    """Raises OSError where something cannot be written, nvrtc.CompileError without NVRTC."""
     report, end = Report(), time.monotonic() + LIMIT_S - options.gone
     with tempfile.TemporaryDirectory(prefix="orind-") as temporary:
         logs = options.logs or Path(temporary)
         logs.mkdir(parents=True, exist_ok=True)
-        report.say("# A real GPU", "", "Measured by `scripts/measure_gpu`.", machine(), "")
+        if options.out:
+            options.out.open("a").close()  # refused now, not after eight minutes
+        about = machine()
+        (logs / "machine.log").write_text(f"{about}\n")
+        report.say("# A real GPU", "", "Measured by `scripts/measure_gpu`.", about, "")
         for name in options.only:
             program, step = STEPS[name]
             if program and not shutil.which(program):
@@ -241,7 +245,21 @@ def main() -> int:
                 report.wrong(f"Not run: {name}, no time was left of {LIMIT_S} s.", "")
     if options.out:
         options.out.write_text("\n".join(report.lines) + "\n")
-    return 0 if report.right else 1
+    return report
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/measure_gpu", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the Markdown there too")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep every step's whole output there")
+    parser.add_argument("--only", nargs="+", choices=STEPS, default=list(STEPS), help="these steps")
+    parser.add_argument("--gone", type=float, default=0, metavar="S", help="seconds that preparing has taken already")
+    try:
+        return 0 if measure(parser.parse_args()).right else 1
+    except (OSError, nvrtc.CompileError) as error:
+        print(f"measure_gpu: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

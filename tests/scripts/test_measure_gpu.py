@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from pathlib import Path
 
 import measure_gpu
 import pytest
+
+from orind.kernels.cuda import nvrtc
 
 FILES = {
     "passes": ("def test_a(): pass\n", Counter(passed=1), []),
@@ -45,8 +48,12 @@ def test_a_command_that_takes_too_long_ends_with_what_it_started(
     runner = measure_gpu.Runner(tmp_path, time.monotonic() + 1)
     done = runner.run("sh", "-c", "sleep 600 & echo $!; wait", log="log")
     assert done.returncode == 124 and "not done after" in done.stderr  # by the end of all, long before its own limit
-    state = Path(f"/proc/{int(done.stdout)}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"
+    state, limit = Path(f"/proc/{int(done.stdout)}/stat"), time.monotonic() + 10
+    # who is killed closes its files, by which we know of its end, a moment before it is over
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        while state.read_text().split()[2] != "Z":
+            assert time.monotonic() < limit
+            time.sleep(0.01)
     with pytest.raises(measure_gpu.NotReached):
         runner.run("true", log="log")
 
@@ -63,3 +70,35 @@ def test_what_no_time_is_left_for_is_told_as_not_run(
     assert said == capsys.readouterr().out
     assert "* test_convolution: not run" in said and "| memcheck | not run |" in said
     assert [f"Not run: {name}, no time was left" in said for name in ("counters", "bench")] == [True, True]
+
+
+def test_a_machine_without_nvidia_smi_is_measured_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a Jetson, or one whose driver does not run."""
+    version = "{}.{}".format(*nvrtc.load().version)
+    monkeypatch.setenv("PATH", "/nowhere")
+    said = measure_gpu.machine()
+    assert said.startswith("GPU and driver: not known ([Errno 2] No such file or directory: 'nvidia-smi'); ")
+    assert f"NVRTC {version}" in said
+
+
+def test_what_cannot_be_written_is_refused_in_one_line_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measure_gpu, "machine", lambda: "A machine.")
+    missing = str(tmp_path / "missing" / "table.md")
+    for arguments, named in ((("--logs", "/dev/null"), "/dev/null"), (("--out", missing), missing),
+                             (("--logs", "/proc"), "/proc/machine.log")):
+        monkeypatch.setattr("sys.argv", ["measure_gpu", *arguments])
+        assert measure_gpu.main() == 1
+        out, error = capsys.readouterr()
+        assert out == "" and len(error.splitlines()) == 1 and error.startswith("measure_gpu: ") and named in error
+
+
+def test_without_nvrtc_it_is_said_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(nvrtc, "candidates", lambda: [Path("/nowhere/libnvrtc.so.12")])
+    nvrtc.load.cache_clear()
+    monkeypatch.setattr("sys.argv", ["measure_gpu"])
+    assert measure_gpu.main() == 1
+    assert capsys.readouterr().err.startswith("measure_gpu: NVRTC is not installed: pip install 'orind[cuda]'")

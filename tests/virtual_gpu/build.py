@@ -48,7 +48,11 @@ class BuildError(RuntimeError):
 
 
 def run(command: Sequence[str], stdin: str = "") -> str:
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+    except OSError as error:
+        said = f"{command[0]} cannot be run ({error.strerror}): install g++, or name a compiler (--compiler, CXX)"
+        raise BuildError(said) from error
     if done.returncode:
         raise BuildError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
     if done.stderr:
@@ -171,8 +175,8 @@ def main() -> int:
     options = parser.parse_args()
     try:
         print(build(options.out, compiler=options.compiler, architecture=options.architecture))
-    except BuildError as error:
-        print(error, file=sys.stderr)
+    except (BuildError, OSError) as error:
+        print(f"virtual GPU: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -63,3 +63,16 @@ def test_a_broken_source_says_what_the_compiler_said(folder: Path, tmp_path: Pat
     with pytest.raises(build.BuildError, match=r"two\.cpp:1:12: error"):
         build.build(tmp_path / "out", [folder])
     assert not (tmp_path / "out" / build.LIBRARY).exists()
+
+
+def test_what_cannot_be_run_or_written_is_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for arguments, text in (
+        (("--compiler", "nosuch", "--out", str(tmp_path)), "nosuch cannot be run (No such file or directory): "),
+        (("--out", "/dev/null"), "[Errno 17] File exists: '/dev/null'"),
+    ):
+        monkeypatch.setattr("sys.argv", ["build.py", *arguments])
+        assert build.main() == 1
+        [said] = capsys.readouterr().err.splitlines()
+        assert said.startswith(f"virtual GPU: {text}")
