@@ -6,10 +6,9 @@ there is a GPU and that its memory suffices only an engine can find out.
 
 from __future__ import annotations
 
-import importlib
-
-from ..kernels.cuda import nvrtc
+from ..kernels.cuda import driver, nvrtc
 from ..kernels.cuda.assignment import assign
+from ..kernels.ir.errors import ProgramError
 from ..kernels.ir.onnx_names import onnx_name
 from ..kernels.ir.validate import programs_of
 from ..kernels.plan.file import PlanFile
@@ -21,17 +20,11 @@ def library_problems(engine: EngineSection) -> list[str]:
     if engine.device == "cpu":
         return []
     problems = []
-    try:
-        importlib.import_module("pycuda.driver")
-    except Exception as error:  # noqa: BLE001 its modules and NumPy's, compiled for each other, raise what they like
-        problems.append(
-            f"engine.device: PyCUDA cannot be imported ({type(error).__name__}: {' '.join(str(error).split())}); "
-            "scripts/build_pycuda installs it, a driver brings libcuda.so.1; or set it to cpu"
-        )
-    try:
-        nvrtc.load()
-    except nvrtc.CompileError as error:
-        problems.append(f"engine.device: {error}; or set it to cpu")
+    for load in (driver.load, nvrtc.load):
+        try:
+            load()
+        except (ProgramError, nvrtc.CompileError) as error:
+            problems.append(f"engine.device: {error}; or set it to cpu")
     return problems
 
 

@@ -36,6 +36,7 @@ from orind.kernels.cuda.convolution import TILES, Arguments, Kernel, Tile, ceil_
 from orind.kernels.cuda.device import Device, Graph
 from orind.kernels.cuda.executor import CudaExecutor
 from orind.kernels.cuda.launches import choose_tile
+from orind.kernels.ir.errors import ProgramError
 from orind.kernels.ir.validate import programs_of
 from orind.kernels.plan.file import PlanFile
 from orind.kernels.spec_yaml import read_spec
@@ -307,7 +308,11 @@ def main() -> int:
     parser.parse_args()
     if any(os.environ.get(name) != value for name, value in ONE_THREAD.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ONE_THREAD})
-    device = Device()
+    try:
+        device = Device()
+    except ProgramError as error:
+        print(f"bench_gpu: {error}", file=sys.stderr)
+        return 1
     try:
         print(f"{device.name}, {device.sms} SMs, compute capability {'.'.join(map(str, device.capability))}")
         layers = measure_layers(device)

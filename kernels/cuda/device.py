@@ -19,6 +19,7 @@ import numpy.typing as npt
 from ..ir.errors import DeviceFault, ProgramError
 from .build import compile_source
 from .convolution import Array, Kernel
+from .driver import load as load_driver
 from .nvrtc import CompileError
 
 CAPTURE_THREAD_LOCAL = 1
@@ -52,10 +53,9 @@ class Device:
 
     def __init__(self, ordinal: int = 0) -> None:
         try:
-            import pycuda.driver as driver
-        except ImportError as error:
-            raise ProgramError(f"device cuda: PyCUDA cannot be imported ({error}); scripts/build_pycuda installs it, a "
-                               "driver brings libcuda.so.1") from error
+            driver = load_driver()
+        except ProgramError as error:
+            raise ProgramError(f"device cuda: {error}") from error
         self.driver = driver
         try:
             driver.init()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,8 @@ from orind.daemon import cli
 from orind.daemon.checker import check
 from orind.kernels.build import build_plan
 from orind.kernels.cuda import nvrtc
+from orind.kernels.cuda.device import Device
+from orind.kernels.ir.errors import ProgramError
 
 Captured = pytest.CaptureFixture[str]
 
@@ -91,7 +94,10 @@ def test_a_pycuda_that_breaks_while_it_is_imported_is_said_in_one_line(
     for name in ("pycuda", "pycuda.driver"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     [said] = check(write(tmp_path, half_plan, "device: cuda, cpu_steps: allow")).problems
-    assert "engine.device: PyCUDA cannot be imported (RuntimeError: compiled against API 0x10, this is 0xf); " in said
+    why = "PyCUDA cannot be imported (RuntimeError: compiled against API 0x10, this is 0xf); scripts/build_pycuda"
+    assert f"engine.device: {why}" in said
+    with pytest.raises(ProgramError, match=re.escape(f"device cuda: {why}")):
+        Device()
     sys.modules.pop("pycuda")
 
 

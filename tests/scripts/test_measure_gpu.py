@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections import Counter
 from pathlib import Path
 
+import bench_gpu
 import measure_gpu
 import pytest
 
@@ -102,3 +104,15 @@ def test_without_nvrtc_it_is_said_what_to_install(
     monkeypatch.setattr("sys.argv", ["measure_gpu"])
     assert measure_gpu.main() == 1
     assert capsys.readouterr().err.startswith("measure_gpu: NVRTC is not installed: pip install 'orind[cuda]'")
+
+
+def test_the_bench_says_in_one_line_that_there_is_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in bench_gpu.ONE_THREAD.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(sys.modules, "pycuda.driver", None)
+    monkeypatch.setattr("sys.argv", ["bench_gpu"])
+    assert bench_gpu.main() == 1
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith("bench_gpu: device cuda: PyCUDA cannot be imported (")
