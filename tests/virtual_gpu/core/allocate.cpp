@@ -6,6 +6,7 @@
 #include <map>
 
 #include "decode.h"
+#include "limits.h"
 
 namespace vgpu {
 
@@ -91,6 +92,10 @@ uint32_t allocate_registers(std::vector<Draft>& drafts, uint32_t first, const st
                             std::vector<Constant>& constants, const std::vector<std::vector<uint32_t>>& tables,
                             uint32_t from, uint32_t& pressure) {
     const size_t words = registers.size() / 64 + 1;
+    const auto leaders = static_cast<size_t>(std::count_if(drafts.begin(), drafts.end(), [](const Draft& draft) { return draft.op.leader; }));
+    if (words * (leaders + 1) * 4 * sizeof(uint64_t) > LIVENESS_BYTES)
+        throw LoadError(ERROR_INVALID_PTX, "PTX line " + std::to_string(drafts.front().op.line) + ": " + std::to_string(registers.size()) +
+                        " registers in a function of " + std::to_string(leaders) + " branches: too many for this machine");
     auto blocks = blocks_of(drafts, first, words, tables);
     flow(blocks, words);
     std::vector<Range> ranges(registers.size(), Range{-1, SIZE_MAX, 0});

@@ -2,6 +2,9 @@
 #include <algorithm>
 #include <csignal>
 #include <mutex>
+#include <new>
+#include <optional>
+#include <system_error>
 #include <thread>
 
 #include "block.h"
@@ -176,20 +179,28 @@ Outcome run(const Launch& launch, Memory& memory, const Options& options, Counte
     uint64_t stride = options.order == Order::random ? (options.seed * 2 + 1) % total : 1;  // a seeded walk over all blocks
     while (total > 1 && stride != 1 && std::__gcd(stride, total) != 1) ++stride;
     if (stride == 0) stride = 1;
+    const auto fail = [&](Code code, const std::string& text) {
+        next = total;
+        const std::lock_guard lock(mutex);
+        if (outcome.code == SUCCESS) outcome = {code, text};
+    };
     const auto work = [&] {
-        Block block(grid);
-        Random random(options.seed);
+        std::optional<Block> made;  // its counters are wanted after a fault too
         try {
+            Block& block = made.emplace(grid);
+            Random random(options.seed);
             for (uint64_t i; (i = next++) < total;) {
                 const uint64_t index = options.order == Order::reverse ? total - 1 - i : i * stride % total;
                 random = Random(options.seed * 0x9E3779B97F4A7C15ull + index);
                 run_block(block, index, random);
             }
         } catch (const Trap& trap) {
-            next = total;
-            const std::lock_guard lock(mutex);
-            if (outcome.code == SUCCESS) outcome = {trap.code, trap.text};
+            fail(trap.code, trap.text);
+        } catch (const std::bad_alloc&) {
+            fail(ERROR_OUT_OF_MEMORY, launch.kernel->name + ": no memory of the host is left to run it");
         }
+        if (!made) return;
+        Block& block = *made;
         const std::lock_guard lock(mutex);
         for (size_t form = 0; form < block.mix.size(); ++form)
             if (block.mix[form] != 0) block.counters.mix[grid.program.forms[form]] += block.mix[form];
@@ -199,7 +210,11 @@ Outcome run(const Launch& launch, Memory& memory, const Options& options, Counte
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);  // the application's signals stay with its own threads
-    for (unsigned t = 1; t < options.threads && t < total; ++t) helpers.emplace_back(work);
+    try {
+        for (unsigned t = 1; t < options.threads && t < total; ++t) helpers.emplace_back(work);
+    } catch (const std::system_error&) {
+        // the host gives no more threads: those that there are share all blocks
+    }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     work();
     for (std::thread& helper : helpers) helper.join();

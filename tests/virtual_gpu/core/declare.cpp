@@ -1,8 +1,7 @@
-// See declare.h. PTX ISA 8.5, section 5.4.
+// See declare.h. PTX ISA 8.5, section 5.4. What is refused is what ptxas 12.6 refuses, and what limits.h bounds.
 #include "declare.h"
 
-#include <cstring>
-
+#include "limits.h"
 #include "machine.h"
 
 namespace vgpu {
@@ -18,12 +17,7 @@ uint32_t bytes_of_type(std::string_view type) {
 
 namespace {
 
-void put(Declared& made, uint64_t at, uint64_t bits, uint32_t bytes) {
-    if (made.initial.size() < at + bytes) made.initial.resize(at + bytes);
-    std::memcpy(made.initial.data() + at, &bits, bytes);
-}
-
-// The bits of one initial value of a variable of `bytes`, or the variable whose address it is.
+// The bits of one initial value, or the variable whose address it is.
 void initial_value(Scan& scan, Declared& made, uint64_t at) {
     const bool minus = scan.accept('-');
     const std::string text = (minus ? "-" : "") + scan.word();
@@ -31,33 +25,44 @@ void initial_value(Scan& scan, Declared& made, uint64_t at) {
     uint64_t bits;
     int bytes;
     if (read_integer(text, integer)) {
-        put(made, at, static_cast<uint64_t>(integer), made.element);
+        made.initial.emplace_back(at, static_cast<uint64_t>(integer));
     } else if (read_real(text, bits, bytes)) {
-        if (static_cast<uint32_t>(bytes) != made.element) scan.refuse(text + " does not fit a " + made.type);
-        put(made, at, bits, made.element);
-    } else if (text == "generic") {
-        scan.expect('(');
-        made.addresses.emplace_back(at, scan.word());
-        scan.expect(')');
-        put(made, at, 0, made.element);
-    } else if (made.element == 8) {
-        made.addresses.emplace_back(at, text);
-        put(made, at, 0, 8);
+        if (static_cast<uint32_t>(bytes) != made.scalar) scan.refuse(text + " does not fit a " + made.type);
+        made.initial.emplace_back(at, bits);
+    } else if (made.scalar == 8) {
+        const bool generic = text == "generic" && scan.accept('(');
+        made.addresses.emplace_back(at, generic ? scan.word() : text);
+        if (generic) scan.expect(')');
     } else {
         scan.refuse("'" + text + "' is no initial value that this machine knows");
     }
 }
 
-void initial_values(Scan& scan, Declared& made, uint64_t& at) {
-    if (!scan.accept('{')) {
+// Braces for each extent from `depth` on, then for a vector; what is not given is zero.
+void initial_values(Scan& scan, Declared& made, const std::vector<uint64_t>& extents, size_t depth, uint64_t at) {
+    if (depth == extents.size()) {
+        if (scan.peek() == '{') scan.refuse("an initial value in more braces than the variable has dimensions");
         initial_value(scan, made, at);
-        at += made.element;
         return;
     }
+    uint64_t bytes = made.scalar;  // of one of these
+    for (size_t i = depth + 1; i < extents.size(); ++i) bytes *= extents[i];
+    scan.expect('{');
     if (scan.accept('}')) return;
-    do initial_values(scan, made, at);
-    while (scan.accept(','));
+    uint64_t given = 0;
+    do {
+        if (extents[depth] != 0 && given == extents[depth])
+            scan.refuse("more initial values than the " + std::to_string(extents[depth]) + " that there is room for");
+        initial_values(scan, made, extents, depth + 1, at + given++ * bytes);
+    } while (scan.accept(','));
     scan.expect('}');
+    if (extents[depth] == 0) made.bytes = given * bytes;
+}
+
+uint32_t alignment(Scan& scan) {
+    const auto align = static_cast<uint32_t>(scan.count(1, ALIGNMENT));
+    if ((align & (align - 1)) != 0) scan.refuse(".align " + std::to_string(align) + " is no power of two");
+    return align;
 }
 
 // Alignment and type words before the name.
@@ -65,39 +70,43 @@ Declared heading(Scan& scan, const std::string& space) {
     Declared made;
     made.space = space;
     made.line = scan.line();
-    for (;;) {
+    bool pointer = false;  // what follows says where it points to: ".ptr .global .align 16"
+    do {
         const std::string word = scan.word();
+        const uint32_t bytes = bytes_of_type(word);
         if (word == ".align") {
-            made.align = static_cast<uint32_t>(scan.number());
+            const uint32_t align = alignment(scan);
+            if (!pointer) made.align = align;
         } else if (word == ".ptr") {
-            // a hint on where the pointer parameter points to: ".ptr .global .align 16"
+            pointer = true;
             scan.accept_word(".global") || scan.accept_word(".shared") || scan.accept_word(".const") || scan.accept_word(".local");
-        } else if (word == ".v2" || word == ".v4") {
-            made.element *= static_cast<uint32_t>(word[2] - '0');
-        } else if (const uint32_t bytes = bytes_of_type(word)) {
+        } else if ((word == ".v2" || word == ".v4") && made.vector == 1) {
+            made.vector = static_cast<uint32_t>(word[2] - '0');
+        } else if (bytes != 0 && made.scalar == 0) {
             made.type = word.substr(1);
-            made.element *= bytes;
-            if (made.align < made.element) made.align = made.element;
-            if (scan.peek() != '.') return made;
-        } else if (word == ".pred" && space == ".reg") {
+            made.scalar = bytes;
+        } else if (word == ".pred" && space == ".reg" && made.scalar == 0) {
             made.type = "pred";
-            return made;
+            made.scalar = 4;
         } else {
             scan.refuse("'" + word + "' in the declaration of a " + space + " variable");
         }
-    }
+    } while (made.scalar == 0 || scan.peek() == '.');
+    const uint32_t element = made.scalar * made.vector;
+    if (element > VECTOR_BYTES) scan.refuse("a vector of " + std::to_string(element) + " bytes: 16 at most");
+    if (made.align < element) made.align = element;
+    return made;
 }
 
 std::string name_and_size(Scan& scan, Declared& made) {
     const std::string name = scan.word();
-    made.bytes = made.element;
+    made.bytes = uint64_t{made.scalar} * made.vector;
     while (scan.accept('[')) {
-        if (scan.accept(']')) {
-            made.bytes = 0;
-        } else {
-            made.bytes *= static_cast<uint64_t>(scan.number());
-            scan.expect(']');
-        }
+        if (made.extents.size() == DIMENSIONS) scan.refuse(name + " has more than " + std::to_string(DIMENSIONS) + " dimensions");
+        made.extents.push_back(made.extents.empty() && scan.peek() == ']' ? 0 : scan.count(1, VARIABLE_BYTES));
+        scan.expect(']');
+        if (__builtin_mul_overflow(made.bytes, made.extents.back(), &made.bytes) || made.bytes > VARIABLE_BYTES)
+            scan.refuse(name + " is larger than " + std::to_string(VARIABLE_BYTES) + " bytes");
     }
     return name;
 }
@@ -106,30 +115,29 @@ std::string name_and_size(Scan& scan, Declared& made) {
 
 std::string declare_one(Scan& scan, const std::string& space, std::map<std::string, Declared>& into) {
     Declared made = heading(scan, space);
-    // ".param .u64 .ptr .global .align 16 name": the hint stands behind the type
-    while (scan.peek() == '.') {
-        const std::string word = scan.word();
-        if (word == ".align") scan.number();
-        else if (word != ".ptr" && word != ".global" && word != ".shared" && word != ".const" && word != ".local")
-            scan.refuse("'" + word + "' in a parameter list");
-    }
     const std::string name = name_and_size(scan, made);
-    into[name] = std::move(made);
+    if (made.bytes == 0) scan.refuse("parameter " + name + " has no size");
+    if (!into.emplace(name, std::move(made)).second) scan.refuse("'" + name + "' is declared twice");
     return name;
 }
 
-void declare(Scan& scan, const std::string& space, std::map<std::string, Declared>& into, const Naming& naming) {
-    const Declared model = heading(scan, space);
+void declare(Scan& scan, const std::string& space, bool external, std::map<std::string, Declared>& into, const Naming& naming) {
+    Declared model = heading(scan, space);
+    model.external = external;
     do {
         Declared made = model;
         const std::string name = naming(name_and_size(scan, made));
         if (scan.accept('=')) {
-            uint64_t at = 0;
-            initial_values(scan, made, at);
-            if (made.bytes == 0) made.bytes = at;
-            if (at > made.bytes) scan.refuse("more initial values than " + name + " has room for");
+            if (space != ".global" && space != ".const") scan.refuse("a " + space + " variable takes no initial value");
+            std::vector<uint64_t> extents = made.extents;
+            if (made.vector > 1) extents.push_back(made.vector);
+            initial_values(scan, made, extents, 0, 0);
         }
-        into[name] = std::move(made);
+        if (made.bytes == 0 && !(external && space == ".shared")) scan.refuse(name + " has no size");
+        // a variable may be declared as external before or after it is defined
+        const auto [known, fresh] = into.try_emplace(name, made);
+        if (!fresh && !external && !known->second.external) scan.refuse("'" + name + "' is declared twice");
+        if (!fresh && !external) known->second = std::move(made);
     } while (scan.accept(','));
     scan.expect(';');
 }

@@ -10,10 +10,11 @@
 
 namespace vgpu {
 
+// Makes the name that a variable is kept under; refuses one that is taken.
 using Naming = std::function<std::string(const std::string&)>;
 
-// After the space's word: one or more variables up to ';'. `naming` makes the name that they are kept under.
-void declare(Scan& scan, const std::string& space, std::map<std::string, Declared>& into, const Naming& naming);
+// After the space's word: one or more variables up to ';'.
+void declare(Scan& scan, const std::string& space, bool external, std::map<std::string, Declared>& into, const Naming& naming);
 // One parameter of a list, up to ',' or ')'. Returns its name.
 std::string declare_one(Scan& scan, const std::string& space, std::map<std::string, Declared>& into);
 

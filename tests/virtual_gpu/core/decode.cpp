@@ -6,8 +6,11 @@
 
 #include "call_graph.h"
 #include "forms.h"
+#include "limits.h"
 #include "operands.h"
+#include "places.h"
 #include "scan.h"
+#include "system_calls.h"
 
 namespace vgpu {
 
@@ -16,28 +19,18 @@ namespace {
 class Decoder {
 public:
     Decoder(const Text& text, const Function& entry, const std::map<std::string, Variable>& addresses)
-        : text_(text), entry_(entry), addresses_(addresses), program_(std::make_shared<Program>()) {}
+        : text_(text), entry_(entry), places_(text, entry, addresses), program_(std::make_shared<Program>()) {}
 
     Kernel run() {
         Kernel kernel;
         kernel.name = entry_.name;
         kernel.max_threads = entry_.max_threads;
-        for (const std::string& name : entry_.parameters) {
-            const Declared& declared = entry_.variables.at(name);
-            const uint32_t at = (kernel.parameter_bytes + declared.align - 1) / declared.align * declared.align;
-            kernel.parameters.push_back({at, static_cast<uint32_t>(declared.bytes)});
-            kernel_parameters_[name] = at;
-            kernel.parameter_bytes = at + static_cast<uint32_t>(declared.bytes);
-        }
-        place_shared();
+        kernel.required = entry_.required;
         called_.push_back(&entry_);
         for (size_t i = 0; i < called_.size(); ++i) function(*called_[i]);
         for (auto& [at, callee] : calls_) program_->ops[at].target = starts_.at(callee);
-        program_->local_bytes = local_;
-        program_->frame_bytes = frame_;
+        places_.write_sizes(kernel, *program_);
         program_->register_bytes = top_;
-        kernel.static_shared = program_->static_shared;
-        kernel.local_bytes = local_;
         kernel.registers = pressure_;
         kernel.program = program_;
         return kernel;
@@ -48,23 +41,6 @@ private:
         throw LoadError(ERROR_INVALID_PTX, "PTX line " + std::to_string(line) + ": " + what);
     }
 
-    // Module and entry variables in order of their names, each aligned; what the launch sizes stands behind them.
-    void place_shared() {
-        const auto place = [&](const std::string& name, const Declared& declared) {
-            if (declared.space != ".shared" || declared.bytes == 0) return;
-            shared_used_ = (shared_used_ + declared.align - 1) / declared.align * declared.align;
-            shared_[name] = shared_used_;
-            shared_used_ += static_cast<uint32_t>(declared.bytes);
-        };
-        for (const auto& [name, declared] : text_.variables) place(name, declared);
-        for (const Function& function : text_.functions)
-            for (const auto& [name, declared] : function.variables) place(function.name + "/" + name, declared);
-        program_->static_shared = shared_used_;
-        program_->dynamic_shared_at = (shared_used_ + 15) / 16 * 16;
-        for (const auto& [name, declared] : text_.variables)
-            if (declared.space == ".shared" && declared.bytes == 0) shared_[name] = program_->dynamic_shared_at;
-    }
-
     void function(const Function& function) {
         starts_[function.name] = static_cast<uint32_t>(program_->ops.size());
         const auto first = static_cast<uint32_t>(program_->ops.size());
@@ -72,7 +48,7 @@ private:
         Operands operands(program_->constants);
         for (const auto& [name, type] : function.registers)
             operands.declare(name, type == "pred" ? 4 : std::max(2u, bytes_of_type("." + type)), type != "pred");
-        place_variables(function, operands);
+        places_.name_variables(function, operands);
         std::map<std::string, uint32_t> labels;
         std::set<uint32_t> leaders{first};
         for (const Statement& statement : function.body) {
@@ -90,30 +66,9 @@ private:
             if (at - first < drafts_.size()) drafts_[at - first].op.leader = true;
         uint32_t pressure = 0;
         top_ = allocate_registers(drafts_, first, operands.registers(), program_->constants, program_->tables, top_, pressure);
+        if (top_ > REGISTER_FILE_BYTES) refuse(function.line, function.name + ": more registers and immediates than this machine has room for");
         pressure_ += pressure;
         for (Draft& draft : drafts_) program_->ops.push_back(draft.op);
-    }
-
-    // Local variables, and .param variables of a function body or of a callee, which live in the thread's frame.
-    void place_variables(const Function& function, Operands& operands) {
-        for (const auto& [name, declared] : function.variables) {
-            const auto bytes = static_cast<uint32_t>(declared.bytes);
-            if (declared.space == ".shared") {
-                operands.name(name, {Place::shared, shared_.at(declared.bytes ? function.name + "/" + name : name)});
-            } else if (declared.space == ".local") {
-                local_ = (local_ + declared.align - 1) / declared.align * declared.align;
-                operands.name(name, {Place::local, local_});
-                local_ += bytes;
-            } else if (function.entry && kernel_parameters_.count(name)) {
-                operands.name(name, {Place::parameter, kernel_parameters_.at(name)});
-            } else {
-                operands.name(name, {Place::frame, reserve_frame(function.name + "/" + name, bytes).offset});
-            }
-        }
-        for (const auto& [name, declared] : text_.variables) {
-            if (declared.space == ".shared") operands.name(name, {Place::shared, shared_.at(name)});
-            else if (addresses_.count(name)) operands.name(name, {Place::global, addresses_.at(name).address});
-        }
     }
 
     void instruction(const Function& function, const Statement& statement, Operands& operands) {
@@ -147,7 +102,7 @@ private:
                                    "tests/virtual_gpu/instructions, with its modifiers, or compile without it");
         std::string why;
         for (const Form& form : *forms) {
-            if (!operands.match(form.operands, given, draft, why)) continue;
+            if (!operands.match(name, form.operands, given, draft, why)) continue;
             draft.op.full = form.full;
             draft.op.masked = form.masked;
             draft.op.flow = form.flow;
@@ -187,34 +142,38 @@ private:
         }
         graph_.add(function.name, callee, statement.line);
         if (std::find(called_.begin(), called_.end(), &*found) == called_.end()) called_.push_back(&*found);
-        if (arguments.size() != found->parameters.size() || results.size() != found->results.size())
-            refuse(statement.line, callee + " takes another number of arguments or results");
-        for (const auto* names : {&found->parameters, &found->results})
-            for (const std::string& name : *names)
-                reserve_frame(callee + "/" + name, static_cast<uint32_t>(found->variables.at(name).bytes));
-        for (size_t i = 0; i < arguments.size(); ++i)
-            copy_frame(statement, frame_of(statement, function, arguments[i]), frames_.at(callee + "/" + found->parameters[i]));
+        const auto bytes_of = [&](const std::vector<std::string>& names) {
+            std::vector<uint64_t> bytes;
+            for (const std::string& name : names) bytes.push_back(found->variables.at(name).bytes);
+            return bytes;
+        };
+        const auto from = passed(statement, function, callee, arguments, bytes_of(found->parameters));
+        const auto to = passed(statement, function, callee, results, bytes_of(found->results));
+        for (size_t i = 0; i < from.size(); ++i) copy_frame(statement, from[i], places_.reserve(*found, found->parameters[i]));
         Draft draft = bind(function, statement, "call", {}, operands);
         calls_.emplace_back(program_->ops.size() + drafts_.size(), callee);
         drafts_.push_back(draft);
-        for (size_t i = 0; i < results.size(); ++i)
-            copy_frame(statement, frames_.at(callee + "/" + found->results[i]), frame_of(statement, function, results[i]));
-    }
-
-    // A place in the thread's frame, the same for every call: CallGraph refuses recursion.
-    Parameter reserve_frame(const std::string& key, uint32_t bytes) {
-        const auto found = frames_.find(key);
-        if (found != frames_.end()) return found->second;
-        frame_ = (frame_ + 15) / 16 * 16;
-        const Parameter made{frame_, bytes};
-        frame_ += bytes;
-        return frames_[key] = made;
+        for (size_t i = 0; i < to.size(); ++i) copy_frame(statement, places_.reserve(*found, found->results[i]), to[i]);
     }
 
     Parameter frame_of(const Statement& statement, const Function& function, const std::string& name) const {
-        const auto found = frames_.find(function.name + "/" + name);
-        if (found == frames_.end()) refuse(statement.line, "argument " + name + " is no .param variable of " + function.name);
-        return found->second;
+        const Parameter* found = places_.find(function, name);
+        if (found == nullptr) refuse(statement.line, "argument " + name + " is no .param variable of " + function.name);
+        return *found;
+    }
+
+    // Of a call: each of `names`, variables of the caller, against the bytes that stand in the same place of `expected`.
+    std::vector<Parameter> passed(const Statement& statement, const Function& function, const std::string& callee,
+                                  const std::vector<std::string>& names, const std::vector<uint64_t>& expected) const {
+        if (names.size() != expected.size()) refuse(statement.line, callee + " takes another number of arguments or results");
+        std::vector<Parameter> found;
+        for (size_t i = 0; i < names.size(); ++i) {
+            found.push_back(frame_of(statement, function, names[i]));
+            if (found[i].bytes != expected[i])
+                refuse(statement.line, names[i] + " has " + std::to_string(found[i].bytes) + " bytes where " + callee + " has " +
+                                       std::to_string(expected[i]));
+        }
+        return found;
     }
 
     void copy_frame(const Statement& statement, Parameter from, Parameter to) {
@@ -226,18 +185,19 @@ private:
         draft.op.form = form_index("call");
         draft.op.literal[0] = from.offset;
         draft.op.literal[1] = to.offset;
-        draft.op.at[0] = std::min(from.bytes, to.bytes);
+        draft.op.at[0] = from.bytes;
         drafts_.push_back(draft);
     }
 
-    // vprintf and __assertfail: the functions that a driver provides.
     void system_call(const Function& function, const Statement& statement, const std::string& callee,
                      const std::vector<std::string>& arguments, const std::vector<std::string>& results, Operands& operands) {
-        const std::vector<Form>* forms = Forms::all().find("(" + callee + ")");
-        if (forms == nullptr) refuse(statement.line, "function " + callee + " has no body here and this machine does not provide it");
+        const Signature* signature = system_call_named(callee);
+        if (signature == nullptr) refuse(statement.line, "function " + callee + " has no body here and this machine does not provide it");
         Draft draft = bind(function, statement, "(" + callee + ")", {}, operands);
-        for (size_t i = 0; i < arguments.size(); ++i) draft.op.at[i] = frame_of(statement, function, arguments[i]).offset;
-        for (size_t i = 0; i < results.size(); ++i) draft.op.literal[i] = frame_of(statement, function, results[i]).offset;
+        const auto from = passed(statement, function, callee, arguments, {signature->arguments.begin(), signature->arguments.end()});
+        const auto to = passed(statement, function, callee, results, {signature->results.begin(), signature->results.end()});
+        for (size_t i = 0; i < from.size(); ++i) draft.op.at[i] = from[i].offset;
+        for (size_t i = 0; i < to.size(); ++i) draft.op.literal[i] = to[i].offset;
         drafts_.push_back(draft);
     }
 
@@ -276,15 +236,14 @@ private:
 
     const Text& text_;
     const Function& entry_;
-    const std::map<std::string, Variable>& addresses_;
+    Places places_;
     std::shared_ptr<Program> program_;
     std::vector<Draft> drafts_;
     std::vector<const Function*> called_;
-    std::map<std::string, uint32_t> starts_, shared_, kernel_parameters_, form_ids_;
-    std::map<std::string, Parameter> frames_;
+    std::map<std::string, uint32_t> starts_, form_ids_;
     std::vector<std::pair<size_t, std::string>> calls_;
     CallGraph graph_;
-    uint32_t shared_used_ = 0, local_ = 0, frame_ = 0, top_ = 0, pressure_ = 0;
+    uint32_t top_ = 0, pressure_ = 0;
 };
 
 }  // namespace

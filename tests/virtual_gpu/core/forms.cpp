@@ -20,6 +20,7 @@ Forms::Forms() {
     add_matrices(*this);
     add_warp_wide(*this);
     add_control(*this);
+    add_system_calls(*this);
 }
 
 const Forms& Forms::all() {

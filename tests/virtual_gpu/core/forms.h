@@ -59,5 +59,6 @@ void add_async_copies(Forms& forms);
 void add_matrices(Forms& forms);
 void add_warp_wide(Forms& forms);
 void add_control(Forms& forms);
+void add_system_calls(Forms& forms);
 
 }  // namespace vgpu

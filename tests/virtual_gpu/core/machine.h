@@ -47,6 +47,7 @@ struct Kernel {
     uint32_t static_shared = 0;  // bytes of a block
     uint32_t local_bytes = 0;    // bytes of a thread
     uint32_t max_threads = 1024; // of a block: .maxntid
+    std::array<uint32_t, 3> required{0, 0, 0};  // the block's dimensions, where .reqntid says them
     uint32_t registers = 0;      // 32-bit registers alive at once: a lower bound of what ptxas would use, not its figure
     std::shared_ptr<const Program> program;
 };

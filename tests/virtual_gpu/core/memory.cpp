@@ -27,11 +27,12 @@ const char* word(Kind kind) {
         case Kind::managed: return "managed";
         case Kind::registered: return "registered";
         case Kind::module: return "module";
+        case Kind::constant: return "constant";
     }
     return "unknown";
 }
 
-bool counts(Kind kind) { return kind == Kind::device || kind == Kind::managed || kind == Kind::module; }
+bool counts(Kind kind) { return of_device(kind) || kind == Kind::managed; }
 
 }  // namespace
 

@@ -18,7 +18,10 @@ namespace vgpu {
 // Whether all bytes lie within the first `size`. Written so that no sum wraps: an offset of -4 is a huge address.
 inline bool within(uint64_t address, uint64_t bytes, uint64_t size) { return address <= size && bytes <= size - address; }
 
-enum class Kind : uint8_t { device, pinned, managed, registered, module };
+enum class Kind : uint8_t { device, pinned, managed, registered, module, constant };
+
+// Of the device's own memory, which the host reaches by copies only.
+inline bool of_device(Kind kind) { return kind == Kind::device || kind == Kind::module || kind == Kind::constant; }
 
 struct Allocation {
     uint64_t begin = 0, bytes = 0;

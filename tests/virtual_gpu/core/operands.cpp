@@ -1,6 +1,7 @@
 // See operands.h.
 #include "operands.h"
 
+#include <algorithm>
 #include <cctype>
 
 #include "scan.h"
@@ -18,6 +19,20 @@ const std::map<std::string, Source> SPECIAL = {
     {"%lanemask_eq", Source::lanemask_eq}, {"%lanemask_lt", Source::lanemask_lt}, {"%lanemask_le", Source::lanemask_le},
     {"%lanemask_gt", Source::lanemask_gt}, {"%lanemask_ge", Source::lanemask_ge},
     {"%dynamic_smem_size", Source::dynamic_smem_size}, {"%total_smem_size", Source::total_smem_size}};
+
+// Whether the `which`th address of an instruction may be that of a variable in `space`: the instruction says the state
+// spaces of its addresses in their order, "cp.async.ca.shared.global"; without any it takes a generic address, which
+// that of a constant or a parameter is not. As ptxas 12.6 refuses it.
+bool takes(const std::string& instruction, int which, Place::Space space) {
+    static const std::map<std::string, Place::Space> words = {{"shared", Place::shared}, {"shared::cta", Place::shared},
+        {"global", Place::global}, {"local", Place::local}, {"param", Place::parameter}, {"const", Place::constant}};
+    for (size_t at = 0, end; at < instruction.size(); at = end + 1) {
+        end = std::min(instruction.find('.', at), instruction.size());
+        const auto word = words.find(instruction.substr(at, end - at));
+        if (word != words.end() && which-- == 0) return word->second == space;
+    }
+    return space != Place::constant && space != Place::parameter;
+}
 
 uint32_t bytes_of(char kind) { return kind == 'h' || kind == 'H' ? 2 : kind == 'd' || kind == 'D' ? 8 : 4; }
 
@@ -136,7 +151,7 @@ bool Operands::source(const std::string& text, char kind, Draft& draft) {
     return true;
 }
 
-bool Operands::address(const std::string& text, Draft& draft, int which) {
+bool Operands::address(const std::string& instruction, const std::string& text, Draft& draft, int which) {
     if (text.size() < 3 || text.front() != '[' || text.back() != ']') return false;
     std::string base = text.substr(1, text.size() - 2);
     int64_t offset = 0;
@@ -156,11 +171,15 @@ bool Operands::address(const std::string& text, Draft& draft, int which) {
         use(draft, found->second.id, false);
         return true;
     }
-    if (const auto named = places_.find(base); named != places_.end() && named->second.space == Place::frame) {
-        draft.op.offset[which] += static_cast<int64_t>(named->second.address);
+    const auto named = places_.find(base);
+    if (named != places_.end() && named->second.space == Place::frame) {
+        if (instruction.front() != '(') return false;  // only ld.param and st.param reach it
+        draft.op.literal[0] = static_cast<int64_t>(named->second.address);
+        draft.op.literal[1] = static_cast<int64_t>(named->second.bytes);
         use(draft, -1, false);
         return true;
     }
+    if (named != places_.end() && !takes(instruction, which, named->second.space)) return false;
     const int id = value_of(base, 8);
     if (id < 0) return false;
     draft.op.wide[which] = true;
@@ -168,7 +187,7 @@ bool Operands::address(const std::string& text, Draft& draft, int which) {
     return true;
 }
 
-bool Operands::match(const std::string& form, const std::vector<std::string>& given, Draft& draft, std::string& why) {
+bool Operands::match(const std::string& instruction, const std::string& form, const std::vector<std::string>& given, Draft& draft, std::string& why) {
     draft.registers.clear();
     draft.written.clear();
     draft.op.negated = false;
@@ -177,7 +196,7 @@ bool Operands::match(const std::string& form, const std::vector<std::string>& gi
     const auto one = [&](const std::string& text, char kind) {
         bool fits;
         if (kind == '@') {
-            fits = address(text, draft, addresses++);
+            fits = address(instruction, text, draft, addresses++);
         } else if (kind == 'i') {
             int64_t value;
             fits = read_integer(text, value);

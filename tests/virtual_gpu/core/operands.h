@@ -12,8 +12,9 @@ namespace vgpu {
 
 // Where a named variable lies; `address` is an offset into its space, or an address for global ones.
 struct Place {
-    enum Space : uint8_t { shared, local, parameter, frame, global } space;
+    enum Space : uint8_t { shared, local, parameter, frame, global, constant } space;
     uint64_t address;
+    uint64_t bytes = 0;  // of a variable in the frame
 };
 
 class Operands {
@@ -27,13 +28,13 @@ public:
     int predicate(const std::string& name) const;  // -1 where it is no predicate register
     // Some texts mean another instruction by their operands: a .param variable of a call, %clock.
     void rename(std::string& instruction, std::vector<std::string>& given) const;
-    // Fills draft's operands if `given` fits the form; `why` then or else tells the first thing that did not.
-    bool match(const std::string& form, const std::vector<std::string>& given, Draft& draft, std::string& why);
+    // Fills draft's operands if `given` fits a form of `instruction`; `why` then or else tells the first thing that did not.
+    bool match(const std::string& instruction, const std::string& form, const std::vector<std::string>& given, Draft& draft, std::string& why);
 
 private:
     bool destination(const std::string& text, char kind, Draft& draft);
     bool source(const std::string& text, char kind, Draft& draft);
-    bool address(const std::string& text, Draft& draft, int which);
+    bool address(const std::string& instruction, const std::string& text, Draft& draft, int which);
     int constant(uint32_t bytes, Source source, uint64_t value);
     int value_of(const std::string& text, uint32_t bytes);  // an immediate, a special register, an address; -1 otherwise
     void use(Draft& draft, int id, bool written);

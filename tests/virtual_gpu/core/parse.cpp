@@ -1,12 +1,14 @@
 // PTX text to statements (syntax.h). Caller: Module. Knows the grammar of PTX ISA 8.5, section 4 and 5, no instruction:
 // what an instruction means is decided in decode.cpp. Whatever is not known is refused with its line.
+#include <algorithm>
 #include <cctype>
-#include <cstring>
 
 #include "declare.h"
+#include "limits.h"
 #include "machine.h"
 #include "scan.h"
 #include "syntax.h"
+#include "target.h"
 
 namespace vgpu {
 
@@ -17,40 +19,83 @@ public:
     explicit Parser(const std::string& ptx) : scan_(ptx) {}
 
     Text run() {
+        heading();
         while (!scan_.end()) module_statement();
-        if (text_.version == 0) scan_.refuse("no .version: this is not PTX text");
         return std::move(text_);
     }
 
 private:
+    void heading() {
+        if (scan_.end() || scan_.word() != ".version") scan_.refuse("Missing .version directive at the start");
+        text_.version = read_version(scan_);
+        if (scan_.end() || scan_.word() != ".target") scan_.refuse("Missing .target directive behind .version");
+        text_.target = read_target(scan_, text_.version);
+    }
+
     void module_statement() {
-        const std::string word = scan_.word();
-        if (word == ".version") {
-            const std::string number = scan_.word();
-            if (std::sscanf(number.c_str(), "%d", &text_.version) != 1 || number.find('.') == std::string::npos)
-                scan_.refuse(".version " + number + " is not like 8.5");
-            text_.version = text_.version * 10 + std::atoi(number.c_str() + number.find('.') + 1);
+        std::string word = scan_.word();
+        const bool external = word == ".extern", linked = external || word == ".visible" || word == ".weak" || word == ".common";
+        if (linked) word = scan_.word();
+        if (word == ".entry" || word == ".func") {
+            function(word == ".entry");
+        } else if (word == ".global" || word == ".const" || word == ".shared") {
+            declare(scan_, word, external, text_.variables, [](const std::string& name) { return name; });
+        } else if (linked) {
+            scan_.refuse("'" + word + "' where a declaration is expected");
         } else if (word == ".target") {
-            text_.target = scan_.word();
-            while (scan_.accept(',')) scan_.word();
+            text_.target = read_target(scan_, text_.version);
         } else if (word == ".address_size") {
             if (scan_.word() != "64") scan_.refuse("only 64-bit addresses are run");
-        } else if (word == ".file" || word == ".loc") {
-            scan_.rest_of_line();
+        } else if (word == ".file") {
+            source_file();
         } else if (word == ".pragma") {
-            scan_.until(';');
+            pragma();
         } else if (word == ".section") {
             scan_.word();
             scan_.block();
-        } else if (word == ".visible" || word == ".weak" || word == ".extern" || word == ".common") {
-            return;  // what follows is the declaration itself
-        } else if (word == ".entry" || word == ".func") {
-            function(word == ".entry");
-        } else if (word == ".global" || word == ".const" || word == ".shared") {
-            declare(scan_, word, text_.variables, [](const std::string& name) { return name; });
         } else {
             scan_.refuse("'" + word + "' is not a module statement that this machine knows");
         }
+    }
+
+    // .file 1 "a.cu", 1234, 56
+    void source_file() {
+        scan_.count(0, UINT32_MAX);
+        scan_.quoted();
+        while (scan_.accept(',')) scan_.count(0, UINT64_MAX);
+    }
+
+    // .loc 1 2 3, function_name label+4, inlined_at 1 5 6
+    void source_line() {
+        for (int i = 0; i < 3; ++i) scan_.count(0, UINT32_MAX);
+        while (scan_.accept(',')) {
+            const std::string word = scan_.word();
+            if (word == "function_name") {
+                scan_.word();
+                if (scan_.accept('+')) scan_.count(0, UINT32_MAX);
+            } else if (word == "inlined_at") {
+                for (int i = 0; i < 3; ++i) scan_.count(0, UINT32_MAX);
+            } else {
+                scan_.refuse("'" + word + "' in a .loc");
+            }
+        }
+    }
+
+    void pragma() {
+        do scan_.quoted();
+        while (scan_.accept(','));
+        scan_.expect(';');
+    }
+
+    // nx, ny, nz; what is not given is 1.
+    std::array<uint32_t, 3> dimensions() {
+        std::array<uint32_t, 3> found{1, 1, 1};
+        size_t at = 0;
+        do {
+            if (at == found.size()) scan_.refuse("more than three dimensions");
+            found[at++] = static_cast<uint32_t>(scan_.count(1, UINT16_MAX));
+        } while (scan_.accept(','));
+        return found;
     }
 
     std::vector<std::string> parameter_list(Function& made) {
@@ -76,29 +121,29 @@ private:
         if (!entry && scan_.peek() == '(') made.results = parameter_list(made);
         made.name = scan_.word();
         if (scan_.peek() == '(') made.parameters = parameter_list(made);
+        bool bounded = false;
         for (;;) {
             if (scan_.accept(';')) break;  // a declaration: .extern .func, or a prototype
             if (scan_.peek() == '{') {
                 scan_.expect('{');
                 made.has_body = true;
                 scopes_ = {{}};
+                registers_left_ = REGISTERS_OF_FUNCTION;
                 body(made);
                 break;
             }
             const std::string word = scan_.word();
-            if (word == ".maxntid") {
-                made.max_threads = 1;
-                do made.max_threads *= static_cast<uint32_t>(scan_.number());
-                while (scan_.accept(','));
-            } else if (word == ".reqntid") {
-                made.max_threads = 1;
-                do made.max_threads *= static_cast<uint32_t>(scan_.number());
-                while (scan_.accept(','));
+            if (word == ".maxntid" || word == ".reqntid") {
+                if (bounded) scan_.refuse(".maxntid and .reqntid cannot both be specified");
+                bounded = true;
+                const auto size = dimensions();
+                made.max_threads = static_cast<uint32_t>(std::min<uint64_t>(uint64_t{size[0]} * size[1] * size[2], UINT32_MAX));
+                if (word == ".reqntid") made.required = size;
             } else if (word == ".minnctapersm" || word == ".maxnctapersm" || word == ".maxnreg") {
-                scan_.number();
-            } else if (word == ".noreturn" || word == ".pragma") {
-                if (word == ".pragma") scan_.until(';');
-            } else {
+                scan_.count(1, UINT16_MAX);
+            } else if (word == ".pragma") {
+                pragma();
+            } else if (word != ".noreturn") {
                 scan_.refuse("'" + word + "' is not a directive of a function that this machine knows");
             }
         }
@@ -112,6 +157,7 @@ private:
             const char next = scan_.peek();
             if (next == '{') {
                 scan_.expect('{');
+                if (scopes_.size() > NESTED_SCOPES) scan_.refuse("more than " + std::to_string(NESTED_SCOPES) + " { inside each other");
                 scopes_.emplace_back();
             } else if (next == '}') {
                 scan_.expect('}');
@@ -135,20 +181,23 @@ private:
             do {
                 const std::string name = scan_.word();
                 if (scan_.accept('<')) {
-                    const auto count = scan_.number();
+                    const uint64_t count = scan_.count(0, registers_left_);
                     scan_.expect('>');
-                    for (int64_t i = 0; i < count; ++i) made.registers[fresh(name + std::to_string(i))] = type;
+                    registers_left_ -= count;
+                    for (uint64_t i = 0; i < count; ++i) made.registers[fresh(made, name + std::to_string(i))] = type;
                 } else {
-                    made.registers[fresh(name)] = type;
+                    made.registers[fresh(made, name)] = type;
                 }
             } while (scan_.accept(','));
             scan_.expect(';');
         } else if (word == ".shared" || word == ".local" || word == ".param") {
-            declare(scan_, word, made.variables, [this](const std::string& name) { return fresh(name); });
+            declare(scan_, word, false, made.variables, [&](const std::string& name) { return fresh(made, name); });
         } else if (word == ".pragma") {
-            scan_.until(';');
-        } else if (word == ".loc" || word == ".file") {
-            scan_.rest_of_line();
+            pragma();
+        } else if (word == ".loc") {
+            source_line();
+        } else if (word == ".file") {
+            source_file();
         } else if (word == ".callprototype" || word == ".extern") {
             scan_.refuse(word + " in a function body is not run by this machine");
         } else {
@@ -157,11 +206,11 @@ private:
     }
 
     // A name declared in an inner { } is another one than the same name outside.
-    std::string fresh(const std::string& name) {
-        if (scopes_.size() == 1) return name;
-        std::string made = name + "#" + std::to_string(++scope_names_);
-        scopes_.back()[name] = made;
-        return made;
+    std::string fresh(const Function& made, const std::string& name) {
+        const bool outer = scopes_.size() == 1;
+        if (outer ? made.registers.count(name) || made.variables.count(name) : scopes_.back().count(name))
+            scan_.refuse("'" + name + "' is declared twice");
+        return outer ? name : scopes_.back()[name] = name + "#" + std::to_string(++scope_names_);
     }
 
     void statement(Function& made) {
@@ -217,6 +266,7 @@ private:
     Text text_;
     std::vector<std::map<std::string, std::string>> scopes_;
     int scope_names_ = 0;
+    uint64_t registers_left_ = 0;
 };
 
 }  // namespace

@@ -97,12 +97,15 @@ std::string Scan::word() {
     return text_.substr(start, at_ - start);
 }
 
-int64_t Scan::number() {
+uint64_t Scan::count(uint64_t least, uint64_t most) {
     const bool minus = accept('-');
-    const std::string text = (minus ? "-" : "") + word();
+    const std::string text = word();
     int64_t value;
     if (!read_integer(text, value)) refuse("a number is expected, not '" + text + "'");
-    return value;
+    const auto found = static_cast<uint64_t>(value);
+    if (minus || found < least || found > most)
+        refuse((minus ? "-" : "") + text + " where a number from " + std::to_string(least) + " to " + std::to_string(most) + " is expected");
+    return found;
 }
 
 void Scan::until(char c) {
@@ -113,8 +116,9 @@ void Scan::until(char c) {
     expect(c);
 }
 
-void Scan::rest_of_line() {
-    while (at_ < text_.size() && text_[at_] != '\n') ++at_;
+void Scan::quoted() {
+    expect('"');
+    until('"');
 }
 
 void Scan::block() {
@@ -126,15 +130,21 @@ std::vector<std::string> Scan::operands() {
     std::vector<std::string> found;
     std::string now;
     int depth = 0;
+    const auto take = [&] {
+        if (now.empty()) refuse("an operand is missing");
+        found.push_back(now);
+        now.clear();
+    };
     for (;;) {
+        const size_t before = at_;
         const char c = peek();
         if (c == '\0') refuse("the text ends in the middle of an instruction");
         if (c == ';' && depth == 0) break;
+        if (at_ != before && !now.empty() && is_word(now.back()) && is_word(c)) refuse("',' is expected behind '" + now + "'");
         if (c == ';') refuse("a bracket does not close");
         ++at_;
         if (c == ',' && depth == 0) {
-            found.push_back(now);
-            now.clear();
+            take();
             continue;
         }
         depth += (c == '[' || c == '{' || c == '(') - (c == ']' || c == '}' || c == ')');
@@ -142,7 +152,7 @@ std::vector<std::string> Scan::operands() {
         now += c;
     }
     expect(';');
-    if (!now.empty()) found.push_back(now);
+    if (!now.empty() || !found.empty()) take();
     return found;
 }
 

@@ -21,11 +21,11 @@ public:
     bool accept_label();            // ':' but not "::"
     bool accept_word(const char* word);
     std::string word();             // refuses where there is none
-    int64_t number();
+    uint64_t count(uint64_t least, uint64_t most);  // refuses what is not a number between them
     void until(char c);             // skips, the character included
-    void rest_of_line();
+    void quoted();                  // skips "..."
     void block();                   // skips { ... }
-    std::vector<std::string> operands();  // up to ';', blanks taken out, split at commas outside of brackets
+    std::vector<std::string> operands();  // up to ';', blanks taken out, split at commas outside of brackets; none is empty
 
     uint32_t line() const { return line_; }
     [[noreturn]] void refuse(const std::string& what) const;  // LoadError "PTX line N: what"

@@ -1,6 +1,7 @@
 // PTX text as it was written: statements, not yet instructions. Made by parse.cpp, read by decode.cpp.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -21,9 +22,12 @@ struct Statement {
 // .shared, .local, .global, .const and .param variables.
 struct Declared {
     std::string space, type;
-    uint32_t line = 0, align = 1, element = 1;
+    uint32_t line = 0, align = 1;
+    uint32_t scalar = 0, vector = 1;   // bytes of its type; 2 and 4 with .v2 and .v4
+    std::vector<uint64_t> extents;     // of an array, the outermost first; 0: as many as it is given values
+    bool external = false;
     uint64_t bytes = 0;           // 0: extern, sized by the launch
-    std::vector<uint8_t> initial; // of .global and .const
+    std::vector<std::pair<uint64_t, uint64_t>> initial;       // offset, bits of a value; of .global and .const
     std::vector<std::pair<uint64_t, std::string>> addresses;  // offset, variable whose address stands there
 };
 
@@ -31,7 +35,8 @@ struct Function {
     std::string name;
     uint32_t line = 0;
     bool entry = false, has_body = false;
-    uint32_t max_threads = 1024;
+    uint32_t max_threads = 1024;                        // .maxntid, .reqntid
+    std::array<uint32_t, 3> required{0, 0, 0};          // .reqntid; 0: any
     std::vector<std::string> parameters, results;       // names, in order
     std::map<std::string, Declared> variables;          // parameters and results among them
     std::map<std::string, std::string> registers;       // name -> type ("b32", "pred", ...)

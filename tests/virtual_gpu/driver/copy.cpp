@@ -12,7 +12,7 @@ namespace vgpu {
 
 bool page_locked(const Driver& state, uint64_t address, uint64_t bytes) {
     const Allocation* found = state.memory->find(address);
-    return found && found->kind != Kind::device && found->kind != Kind::module && state.memory->holds(address, bytes);
+    return found && !of_device(found->kind) && state.memory->holds(address, bytes);
 }
 
 bool reachable(const Driver& state, Side side, uint64_t address, uint64_t bytes) {
@@ -21,7 +21,7 @@ bool reachable(const Driver& state, Side side, uint64_t address, uint64_t bytes)
     if (side == Side::device || (side == Side::either && found)) return state.memory->holds(address, bytes);
     // Host memory is the caller's affair, unless the driver knows it.
     if (!found) return true;
-    return found->kind != Kind::device && found->kind != Kind::module && state.memory->holds(address, bytes);
+    return !of_device(found->kind) && state.memory->holds(address, bytes);
 }
 
 void copy_row(Memory& memory, uint64_t to, uint64_t from, uint64_t bytes) {

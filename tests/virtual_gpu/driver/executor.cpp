@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
+#include <new>
 #include <thread>
 
 #include "state.h"
@@ -20,6 +22,17 @@ constexpr int64_t GATHER_NS = 300'000;
 constexpr auto GLANCE = std::chrono::milliseconds(2);
 
 thread_local int callback_depth = 0;
+
+// Nothing that a task throws may end a lane, and with it the process.
+Result worked(Task& task) {
+    try {
+        return task.work();
+    } catch (const std::bad_alloc&) {
+        return {CUDA_ERROR_OUT_OF_MEMORY, "no memory of the host is left for work that was submitted"};
+    } catch (const std::exception& error) {
+        return {CUDA_ERROR_UNKNOWN, std::string("work that was submitted failed: ") + error.what()};
+    }
+}
 
 }  // namespace
 
@@ -118,7 +131,7 @@ void Executor::serve(bool host) {
         }
         if (task.always || !driver().error) {
             lock.unlock();
-            const Result result = task.work();
+            const Result result = worked(task);
             task.work = nullptr;  // what it owns goes before it counts as finished
             lock.lock();
             if (result.code) driver().fail(result.code, result.text);

@@ -74,6 +74,11 @@ CUresult check_shape(const Function& function, const Shape& shape) {
     if (shape.block[0] > 1024 || shape.block[1] > 1024 || shape.block[2] > 64) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t threads = uint64_t{shape.block[0]} * shape.block[1] * shape.block[2];
     if (threads > THREADS_OF_BLOCK || threads > kernel.max_threads) return CUDA_ERROR_INVALID_VALUE;
+    if (kernel.required[0] != 0 && shape.block != kernel.required) {  // PTX ISA 8.5, section 11.4.3: an error of the launch
+        fprintf(stderr, "virtual GPU: kernel %s has .reqntid %u, %u, %u, the launch has blocks of %u, %u, %u\n", kernel.name.c_str(),
+                kernel.required[0], kernel.required[1], kernel.required[2], shape.block[0], shape.block[1], shape.block[2]);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (shape.shared > static_cast<uint32_t>(function.dynamic_shared_limit)) return CUDA_ERROR_INVALID_VALUE;
     if (kernel.static_shared + shape.shared > static_cast<uint32_t>(SHARED_OPT_IN)) return CUDA_ERROR_INVALID_VALUE;
     if (static_cast<int>(threads + 31) / 32 * registers_of_warp(kernel) > REGISTERS)

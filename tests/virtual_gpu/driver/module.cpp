@@ -102,6 +102,8 @@ CUresult load(Call& call, CUmodule* out, const void* image, std::string& log) {
         return CUDA_SUCCESS;
     } catch (const LoadError& error) {
         return refuse(log, static_cast<CUresult>(error.code), error.what());
+    } catch (const std::bad_alloc&) {
+        return refuse(log, CUDA_ERROR_OUT_OF_MEMORY, "no memory of the host is left to load the module");
     }
 }
 

@@ -40,9 +40,17 @@ void outside_shared(const Warp& warp, uint64_t address, int lane) {
                " are the kernel's and others the launch's" : "") + who(lane)};
 }
 
-void outside_frame(const Warp& warp, const Op& op, uint32_t mask) {
-    throw Trap{ERROR_ILLEGAL_ADDRESS, "at " + hexadecimal(static_cast<uint64_t>(op.offset[0])) + " of the parameters of calls, which are " +
-               std::to_string(warp.block->grid.program.frame_bytes) + " bytes" + who(__builtin_ctz(mask))};
+uint64_t in_frame(const Op& op, unsigned bytes, uint32_t mask) {
+    const auto at = static_cast<uint64_t>(op.offset[0]), size = static_cast<uint64_t>(op.literal[1]);
+    if (!within(at, bytes, size))
+        throw Trap{ERROR_ILLEGAL_ADDRESS, std::to_string(bytes) + " bytes at " + hexadecimal(at) + " of a variable for the parameters of calls " +
+                   "that has " + std::to_string(size) + who(__builtin_ctz(mask))};
+    if (at & (bytes - 1)) misaligned(at, bytes, __builtin_ctz(mask));
+    return static_cast<uint64_t>(op.literal[0]) + at;
+}
+
+void writes_constant(const Memory& memory, uint64_t address, int lane) {
+    throw Trap{ERROR_ILLEGAL_ADDRESS, "writes to constant memory: " + memory.describe(address) + who(lane)};
 }
 
 uint8_t* local_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane) {

@@ -20,7 +20,9 @@ struct Hint {
 [[noreturn]] void unwritten(const Memory& memory, uint64_t address, int lane);
 [[noreturn]] void outside_shared(const Warp& warp, uint64_t address, int lane);
 
-[[noreturn]] void outside_frame(const Warp& warp, const Op& op, uint32_t mask);  // the .param variables of calls
+// Where in a thread's frame an access of a .param variable of a call lies: bounds and alignment are the variable's own.
+uint64_t in_frame(const Op& op, unsigned bytes, uint32_t mask);
+[[noreturn]] void writes_constant(const Memory& memory, uint64_t address, int lane);
 uint8_t* local_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane);
 uint8_t* parameter_bytes(Warp& warp, uint64_t address, unsigned bytes, int lane, Use use);
 
@@ -40,6 +42,7 @@ inline uint8_t* global_bytes(Warp& warp, uint64_t address, unsigned bytes, int l
     if (found == nullptr || address - found->begin >= found->bytes) hint.last = found = memory.find(address);
     if (found == nullptr || !found->live || bytes > found->bytes || address - found->begin > found->bytes - bytes)
         outside(memory, address, bytes, lane, use);
+    if (use != Use::read && use != Use::strong_read && found->kind == Kind::constant) writes_constant(memory, address, lane);
     if (use == Use::write || use == Use::strong_write) memory.mark_access(address, bytes);
     else if (warp.block->grid.options.check_initialised && !memory.written(address, bytes)) unwritten(memory, address, lane);
     return reinterpret_cast<uint8_t*>(address);

@@ -74,11 +74,11 @@ void add_space(Forms& forms, std::string_view head) {
 template <class T, int V, class R>
 void load_argument(Warp& warp, const Op& op, uint32_t mask) {
     const uint32_t size = warp.block->grid.program.frame_bytes;
-    if (!within(static_cast<uint64_t>(op.offset[0]), sizeof(T) * V, size)) outside_frame(warp, op, mask);
+    const uint64_t at = in_frame(op, sizeof(T) * V, mask);
     for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
         const int l = __builtin_ctz(rest);
         T values[V];
-        std::memcpy(values, warp.parameters.data() + static_cast<size_t>(l) * size + op.offset[0], sizeof values);
+        std::memcpy(values, warp.parameters.data() + static_cast<size_t>(l) * size + at, sizeof values);
         for (int v = 0; v < V; ++v) lanes<R>(warp, op.at[v])[l] = static_cast<R>(values[v]);
     }
 }

@@ -61,12 +61,12 @@ void add_space(Forms& forms, std::string_view head) {
 template <class T, int V, class R>
 void store_argument(Warp& warp, const Op& op, uint32_t mask) {
     const uint32_t size = warp.block->grid.program.frame_bytes;
-    if (!within(static_cast<uint64_t>(op.offset[0]), sizeof(T) * V, size)) outside_frame(warp, op, mask);
+    const uint64_t at = in_frame(op, sizeof(T) * V, mask);
     for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
         const int l = __builtin_ctz(rest);
         T values[V];
         for (int v = 0; v < V; ++v) values[v] = static_cast<T>(lanes<R>(warp, op.at[v + 1])[l]);
-        std::memcpy(warp.parameters.data() + static_cast<size_t>(l) * size + op.offset[0], values, sizeof values);
+        std::memcpy(warp.parameters.data() + static_cast<size_t>(l) * size + at, values, sizeof values);
     }
 }
 
