@@ -2,6 +2,9 @@
 // left behind at exit on purpose: the executor's threads may still be reading them.
 #include "configuration.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -52,6 +55,15 @@ void set_checks(Options& options, const std::string& name, const std::string& va
     }
 }
 
+// Counters are written beside the file and renamed: over a device that would replace it.
+void check_counters(const std::string& name, const std::string& path) {
+    const size_t slash = path.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+    struct stat status;
+    if ((stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) || access(folder.c_str(), W_OK | X_OK) != 0)
+        refuse(name, path, "a file, in a folder that can be written to");
+}
+
 // Driver version and the newest PTX it takes: PTX ISA, release notes.
 const auto& PTX_OF_DRIVER = *new std::map<std::string, int>{{"12020", 82}, {"12040", 84}, {"12050", 85}, {"12060", 85},
                                                             {"12080", 87}, {"12090", 88}, {"13000", 90}};
@@ -76,8 +88,10 @@ void set_variable(Configuration& configuration, const std::string& name, const s
     else if (key == "INSTRUCTION_LIMIT") options.instruction_limit = number(name, value, 0, UINT64_MAX);
     else if (key == "MEMORY_MIB") configuration.memory_bytes = number(name, value, 1, 32 << 10) << 20;
     else if (key == "CONTROL") configuration.control_path = value;
-    else if (key == "COUNTERS") configuration.counters_path = value;
-    else if (key == "DRIVER_VERSION") {
+    else if (key == "COUNTERS") {
+        if (!value.empty()) check_counters(name, value);
+        configuration.counters_path = value;
+    } else if (key == "DRIVER_VERSION") {
         choice<int>(name, value, PTX_OF_DRIVER);
         configuration.driver_version = atoi(value.c_str());
     } else

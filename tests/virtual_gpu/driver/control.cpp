@@ -7,15 +7,25 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <sstream>
 #include <stdexcept>
 
+#include "executor.h"
+
 namespace vgpu {
 namespace {
+
+constexpr char UNENDED[] = ": its last line does not end";
+// How long text may stay half-written while a process runs.
+constexpr int64_t HALF_WRITTEN_NS = 1'000'000'000;
+
+bool half_written(const std::string& text) { return !text.empty() && text.back() != '\n'; }
 
 std::string stamp_of(const std::string& path) {
     struct stat status;
@@ -35,10 +45,15 @@ CUresult fault_of(const std::string& action) {
 
 }  // namespace
 
+// What is no regular file is not opened: a pipe would wait for its writer.
 std::string Control::read() const {
+    struct stat status;
+    if (stat(path_.c_str(), &status)) throw std::invalid_argument("VIRTUAL_GPU_CONTROL=" + path_ + ": " + strerror(errno));
+    if (!S_ISREG(status.st_mode)) throw std::invalid_argument("VIRTUAL_GPU_CONTROL=" + path_ + " is no regular file");
     std::ifstream file(path_);
     std::ostringstream text;
-    text << file.rdbuf();
+    if (file) text << file.rdbuf();
+    if (!file.is_open() || file.bad()) throw std::invalid_argument("VIRTUAL_GPU_CONTROL=" + path_ + " cannot be read");
     return text.str();
 }
 
@@ -67,18 +82,23 @@ void Control::open(const std::string& path) {
     if (path_.empty()) return;
     stamp_ = stamp_of(path_);
     const std::string text = read();
-    if (!text.empty() && text.back() != '\n') stamp_.clear();
-    else load(text);
+    if (half_written(text)) throw std::invalid_argument("VIRTUAL_GPU_CONTROL=" + path_ + UNENDED);
+    load(text);
 }
 
 void Control::poll() {
     if (path_.empty()) return;
     const std::string stamp = stamp_of(path_);
     if (stamp == stamp_) return;
-    const std::string text = read();
-    if (!text.empty() && text.back() != '\n') return;
-    stamp_ = stamp;
     try {
+        const std::string text = stamp.empty() ? "" : read();  // a file that goes takes its faults with it
+        if (half_written(text)) {
+            if (stamp != half_stamp_) half_since_ns_ = now_ns();
+            half_stamp_ = stamp;
+            if (now_ns() - half_since_ns_ > HALF_WRITTEN_NS) throw std::invalid_argument(UNENDED + 2);
+            return;
+        }
+        stamp_ = stamp;
         load(text);
     } catch (const std::invalid_argument& error) {
         fprintf(stderr, "virtual GPU: %s: %s\n", path_.c_str(), error.what());

@@ -1,10 +1,10 @@
 // Fault injection: lines of a file that say what is to go wrong, when, and in which process.
 //
 // Callers: cuInit (open), launches and allocations (poll, take), the executor (still_held, poll when idle). Does
-// nothing unless VIRTUAL_GPU_CONTROL names the file; a missing file means no faults. The file is read again when it
-// changes and must be replaced as a whole (rename); text that does not end with a newline is taken as half-written and
-// left alone. A line that is not understood ends the process with a message: a test must not pass because its fault was
-// misspelt.
+// nothing unless VIRTUAL_GPU_CONTROL names the file. The file is read again when it changes and must be replaced as a
+// whole (rename); one that goes takes its faults with it. cuInit refuses a file that is not there, is no regular file, or
+// whose last line does not end; in a file that changes later such text is taken as half-written for a second. A line
+// that is not understood ends the process with a message: a test must not pass because its fault was misspelt.
 //
 //   illegal_address | assert | hang [timeout_ms=T] | bit_flip [bit=B]    launch=N | graph=N [node=K]
 //   device_lost [launch=N | graph=N]         without: at once, and cuInit of later processes finds no device
@@ -54,7 +54,7 @@ struct Injection {
 
 class Control {
 public:
-    // Throws std::invalid_argument if the file holds a line that is not understood.
+    // Throws std::invalid_argument if the file cannot be read as a whole or holds a line that is not understood.
     void open(const std::string& path);
     // Reads the file again if it changed; ends the process with a message if a line is not understood.
     void poll();
@@ -73,7 +73,8 @@ private:
     void load(const std::string& text);
     bool claim(Rule& rule) const;
 
-    std::string path_, stamp_;
+    std::string path_, stamp_, half_stamp_;
+    int64_t half_since_ns_ = 0;
     std::vector<Rule> rules_;
     uint64_t counts_[4] = {};
 };

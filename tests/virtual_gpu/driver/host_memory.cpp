@@ -2,9 +2,33 @@
 //
 // Invariant: a device pointer is given only for memory that was asked to be mapped or that unified addressing maps,
 // which on this device is all of it.
+#include <cstdio>
+#include <fstream>
+#include <string>
+
 #include "allocation.h"
 
 using namespace vgpu;
+
+namespace {
+
+// Whether all of these bytes are mapped for reading and writing, as they must be to be page-locked.
+bool mapped(uint64_t address, uint64_t bytes) {
+    if (bytes > UINT64_MAX - address) return false;
+    std::ifstream maps("/proc/self/maps");
+    std::string line;
+    uint64_t reached = address;
+    while (reached < address + bytes && std::getline(maps, line)) {
+        unsigned long long begin = 0, end = 0;
+        char rights[5] = "";
+        if (sscanf(line.c_str(), "%llx-%llx %4s", &begin, &end, rights) != 3 || end <= reached) continue;
+        if (begin > reached || rights[0] != 'r' || rights[1] != 'w') return false;
+        reached = end;
+    }
+    return reached >= address + bytes;
+}
+
+}  // namespace
 
 CUDA_API cuMemHostAlloc(void** out, size_t bytes, unsigned flags) {
     Call call;
@@ -32,6 +56,7 @@ CUDA_API cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flags) {
     if (flags & (CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY)) return CUDA_ERROR_NOT_SUPPORTED;
     if (flags & ~(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t address = reinterpret_cast<uint64_t>(pointer);
+    if (!mapped(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
     const Allocation* owner = call.state.memory->find(address);
     if ((owner && owner->live) || !call.state.memory->register_host(address, bytes))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
