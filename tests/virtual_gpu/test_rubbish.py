@@ -110,7 +110,7 @@ TAKEN = {
     "local: just as much": kernel(".local .b8 l[524288];"),
     "parameters: just as many": kernel(parameters=".param .b8 p[32764]"),
     "const: just as much": kernel(before=".const .b8 c[65536];\n"),
-    "names: external first": kernel(before=".extern .global .b8 g; .extern .global .b8 g; .visible .global .b8 g = 1;\n"),
+    "names: external": kernel(before=".extern .global .b8 g; .extern .global .b8 g; .visible .global .b8 g = 1;\n"),
     "names: in a scope": kernel(".reg .b32 a; { .reg .b64 a; { .reg .pred a; } }"),
     "names: as of the module": kernel(".shared .b32 s;", ".global .b32 s;\n"),
     "values: 16 bytes": kernel(before=".global .b128 x = 5; .global .v2 .b64 y = {1, 2};\n"),
