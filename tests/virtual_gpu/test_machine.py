@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from driver_calls import Cuda
+from driver_calls import Cuda, ends
 from ptx_kernel import LAUNCH_FAILED, Fresh, fault, module, words
 
 
@@ -164,8 +164,29 @@ def test_a_barrier_that_some_lanes_miss(fresh: Fresh) -> None:
 
 @pytest.mark.virtual
 def test_warps_that_wait_at_different_barriers_are_told(fresh: Fresh) -> None:
-    code, text = fault(fresh(), module("setp.lt.u32 %p1, %t, 32; @%p1 bra a; bar.sync 1; ret; a: bar.sync 2;"), 64)
-    assert code == LAUNCH_FAILED and "hangs" in text
+    body = "setp.lt.u32 %p1, %t, 32; @%p1 bra a;\nbar.sync 1; ret;\na: bar.sync 2, 64; ret;"
+    code, text = fault(fresh(), module(body), 64)
+    lines = module(body).splitlines()
+    first, second = (lines.index(line) + 1 for line in ("a: bar.sync 2, 64; ret;", "bar.sync 1; ret;"))
+    assert code == LAUNCH_FAILED and text.startswith(f"k, PTX line {first} (bar.sync), block (0, 0, 0), warp 0: ")
+    assert f"warp 0 waits at barrier 2 for 64 threads (PTX line {first})" in text
+    assert f"warp 1 waits at barrier 1 (PTX line {second})" in text
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_a_fault_in_one_block_ends_a_launch_whose_other_blocks_wait_for_it(fresh: Fresh, order: str) -> None:
+    # each block but the bad one waits for a word that nobody writes
+    body = """
+    mov.u32 %w1, %ctaid.x; setp.eq.u32 %p1, %w1, 1; @%p1 trap;
+again: ld.volatile.global.u32 %w2, [%o]; setp.eq.u32 %p2, %w2, 0; @%p2 bra again;"""
+    cuda = fresh(ORDER=order, INSTRUCTION_LIMIT="20000000000")  # so that it ends, minutes later, where this fails
+    out = cuda.allocate(8)
+    cuda.write(out, bytes(8))
+    cuda.run(cuda.function(cuda.module(module(body)), "k"), out, grid=(2, 1, 1), block=(1, 1, 1))
+    ends(cuda, 0)
+    assert cuda.call("cuStreamQuery", 0) == LAUNCH_FAILED
+    assert "block (1, 0, 0)" in cuda.last_fault() and "trap is executed" in cuda.last_fault()
 
 
 def test_shuffles(cuda: Cuda) -> None:

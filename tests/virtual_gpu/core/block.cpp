@@ -96,6 +96,21 @@ bool open_barriers(Block& block) {
     return opened;
 }
 
+// Where the warps of a block wait that none of them can leave.
+std::string hang(const Block& block) {
+    std::string text;
+    for (const Warp& warp : block.warps) {
+        if (warp.state != State::at_barrier) continue;
+        if (text.empty()) text = place_of(warp, warp.waits_at) + ": the block hangs: warp ";
+        else text += ", warp ";
+        text += std::to_string(warp.index) + " waits at barrier " + std::to_string(warp.barrier);
+        if (warp.barrier_threads != 0) text += " for " + std::to_string(warp.barrier_threads) + " threads";
+        text += " (PTX line " + std::to_string(block.grid.program.ops[warp.waits_at].line) + ")";
+    }
+    const auto ended = std::count_if(block.warps.begin(), block.warps.end(), [](const Warp& w) { return w.state == State::finished; });
+    return text + (ended != 0 ? "; warps that have ended: " + std::to_string(ended) : "");
+}
+
 void run_warps(Block& block, Random& random) {
     const Options& options = block.grid.options;
     for (;;) {
@@ -120,7 +135,7 @@ void run_warps(Block& block, Random& random) {
         if (running) continue;
         if (std::all_of(block.warps.begin(), block.warps.end(), [](const Warp& w) { return w.state == State::finished; })) return;
         if (!open_barriers(block) && !ran)
-            throw Trap{ERROR_LAUNCH_FAILED, block.grid.launch.kernel->name + ": the block hangs: its warps wait at different barriers"};
+            throw Trap{ERROR_LAUNCH_FAILED, hang(block)};
     }
 }
 
@@ -171,7 +186,8 @@ void run_block(Block& block, uint64_t index, Random& random) {
 
 Outcome run(const Launch& launch, Memory& memory, const Options& options, Counters& counters, const std::atomic<bool>* stop) {
     static std::atomic<uint64_t> launches{0};
-    const Grid grid{launch, *launch.kernel->program, memory, options, stop, ++launches};
+    std::atomic<bool> ended{false};
+    const Grid grid{launch, *launch.kernel->program, memory, options, stop, ended, ++launches};
     const uint64_t total = static_cast<uint64_t>(launch.grid[0]) * launch.grid[1] * launch.grid[2];
     std::atomic<uint64_t> next{0};
     std::mutex mutex;
@@ -183,6 +199,7 @@ Outcome run(const Launch& launch, Memory& memory, const Options& options, Counte
         next = total;
         const std::lock_guard lock(mutex);
         if (outcome.code == SUCCESS) outcome = {code, text};
+        ended = true;  // behind the outcome: what the others stop with is not the fault
     };
     const auto work = [&] {
         std::optional<Block> made;  // its counters are wanted after a fault too

@@ -126,6 +126,7 @@ void run(Warp& warp, uint64_t quantum) {
         if (++warp.executed % LOOK_UP == 0) {
             if (block.grid.stop != nullptr && block.grid.stop->load(std::memory_order_relaxed))
                 throw Trap{ERROR_LAUNCH_FAILED, "the launch was stopped"};
+            if (block.grid.ended.load(std::memory_order_relaxed)) throw Trap{ERROR_LAUNCH_FAILED, "another block has met a fault"};
             if (options.instruction_limit != 0 && warp.executed > options.instruction_limit)
                 throw Trap{ERROR_LAUNCH_TIMEOUT, "the warp executed more than " + std::to_string(options.instruction_limit) + " instructions"};
         }
@@ -160,7 +161,7 @@ void run(Warp& warp, uint64_t quantum) {
                 if (mask != warp.alive)
                     throw Trap{ERROR_LAUNCH_FAILED, "a barrier is reached by some lanes of the warp only"};
                 op->full(warp, *op, mask);
-                ++warp.pc;
+                warp.waits_at = warp.pc++;
                 warp.state = State::at_barrier;
                 return;
             case Flow::yield: ++warp.pc; return;
@@ -174,14 +175,17 @@ void step(Warp& warp, uint64_t quantum) {
     try {
         run(warp, quantum);
     } catch (Trap& trap) {
-        const Block& block = *warp.block;
-        const Op& op = block.grid.program.ops[warp.pc];
-        trap.text = block.grid.launch.kernel->name + ", PTX line " + std::to_string(op.line) + " (" +
-                    block.grid.program.forms[op.form] + "), block (" + std::to_string(block.id[0]) + ", " +
-                    std::to_string(block.id[1]) + ", " + std::to_string(block.id[2]) + "), warp " +
-                    std::to_string(warp.index) + ": " + trap.text;
+        trap.text = place_of(warp, warp.pc) + ": " + trap.text;
         throw;
     }
+}
+
+std::string place_of(const Warp& warp, uint32_t pc) {
+    const Block& block = *warp.block;
+    const Op& op = block.grid.program.ops[pc];
+    return block.grid.launch.kernel->name + ", PTX line " + std::to_string(op.line) + " (" + block.grid.program.forms[op.form] +
+           "), block (" + std::to_string(block.id[0]) + ", " + std::to_string(block.id[1]) + ", " + std::to_string(block.id[2]) +
+           "), warp " + std::to_string(warp.index);
 }
 
 }  // namespace vgpu

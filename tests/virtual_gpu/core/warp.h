@@ -31,6 +31,7 @@ struct Grid {
     Memory& memory;
     const Options& options;
     const std::atomic<bool>* stop;
+    const std::atomic<bool>& ended;  // a block has met a fault: the others stop too
     uint64_t id;
 };
 
@@ -57,6 +58,7 @@ struct Warp {
     bool apart = false;                        // lanes stand at different instructions
     State state = State::running;
     uint32_t barrier = 0, barrier_threads = 0; // while at_barrier; 0 threads: the whole block
+    uint32_t waits_at = 0;                     // the barrier's instruction
     const Op* reduction = nullptr;             // a barrier that reduces: writes its result when it opens
     Vote vote = Vote::count;
     uint32_t votes = 0;                        // the lanes whose predicate held
@@ -85,6 +87,9 @@ void step(Warp& warp, uint64_t quantum);
 
 template <class T>
 inline T* lanes(Warp& warp, uint32_t at) { return reinterpret_cast<T*>(warp.registers + at); }
+
+// "kernel, PTX line 7 (bar.sync), block (0, 0, 0), warp 1": where this instruction of a warp stands.
+std::string place_of(const Warp& warp, uint32_t pc);
 
 // Lanes whose predicate holds.
 uint32_t bits_of(const int32_t* predicate);
