@@ -55,6 +55,29 @@ def test_reading_what_nobody_wrote(fresh: Fresh) -> None:
 
 
 @pytest.mark.virtual
+@pytest.mark.parametrize(("to", "start", "size"), [(0, 0, 64), (3, 0, 12), (8, 5, 13), (0, 0, 3)])
+def test_a_copy_on_the_device_copies_what_was_never_written_as_such(
+    fresh: Fresh, to: int, start: int, size: int
+) -> None:
+    # bytes that lie behind what was written, over bytes that had been
+    body = """
+    ld.param.u64 %d1, [in]; cvt.u64.u32 %d2, %t; add.u64 %d1, %d1, %d2; ld.global.u8 %w1, [%d1];
+    st.global.u32 [%o], %w1;"""
+    cuda = fresh()
+    function = cuda.function(cuda.module(module(body, ("out", "in"))), "k")
+    source, target, out = cuda.allocate(128), cuda.allocate(128), cuda.allocate(4 * 128)
+    cuda.write(source, bytes([5] * (start + size - 1)))
+    cuda.write(target, bytes([7] * 128))
+    cuda.check("cuMemcpyDtoD_v2", target + to, source + start, size)
+    cuda.run(function, out, target, block=(to + size - 1, 1, 1))
+    assert cuda.words(out, to + size - 1) == [7] * to + [5] * (size - 1)
+    cuda.run(function, out, target + to + size, block=(8, 1, 1))
+    assert cuda.words(out, 8) == [7] * 8
+    cuda.run(function, out, target + (to + size - 1), block=(1, 1, 1))
+    assert cuda.call("cuCtxSynchronize") == LAUNCH_FAILED and "never written" in cuda.last_fault()
+
+
+@pytest.mark.virtual
 def test_using_memory_after_it_is_freed(fresh: Fresh) -> None:
     cuda = fresh()
     function, out = cuda.function(cuda.module(module("st.global.u32 [%o], %t;")), "k"), cuda.allocate(128)
@@ -146,3 +169,24 @@ def test_sectors_and_bank_conflicts(fresh: Fresh, stride: int, sectors: int, con
     )
     assert (counted["shared_load_wavefronts"], counted["shared_load_least"]) == (conflicts, 1)
     assert counted["mix"]["ld.global.u32"] == 1
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize(
+    ("width", "stride", "wavefronts", "least"),
+    [(8, 8, 2, 2), (8, 16, 4, 2), (8, 128, 32, 2), (16, 16, 4, 4), (16, 32, 8, 4)],
+)
+def test_wavefronts_of_wide_accesses(fresh: Fresh, width: int, stride: int, wavefronts: int, least: int) -> None:
+    # 8 bytes go in two halves of the lanes, 16 in four quarters: at most 128 bytes at once
+    cuda = fresh(COUNT="1")
+    registers = ", ".join(f"%w{i + 3}" for i in range(width // 4))
+    vector = f"v{width // 4}"
+    body = f"""
+    mov.u32 %w1, s; mad.lo.u32 %w1, %t, {stride}, %w1; mov.u32 %w3, %t; mov.u32 %w4, %t; mov.u32 %w5, 0; mov.u32 %w6, 0;
+    st.shared.{vector}.u32 [%w1], {{{registers}}}; ld.shared.{vector}.u32 {{{registers}}}, [%w1];
+    st.global.u32 [%o], %w4;"""
+    assert words(cuda, module(body, shared=32 * stride), 32) == list(range(32))
+    counted = cuda.counters()["counters"]
+    for kind in ("shared_load", "shared_store"):
+        found = [counted[f"{kind}_{what}"] for what in ("requests", "wavefronts", "least")]
+        assert found == [1, wavefronts, least]

@@ -27,6 +27,7 @@ void initial_value(Scan& scan, Declared& made, uint64_t at) {
     if (read_integer(text, integer)) {
         made.initial.emplace_back(at, static_cast<uint64_t>(integer));
     } else if (read_real(text, bits, bytes)) {
+        if (bytes == 8 && made.type == "f32") bits = single_bits(bits), bytes = 4;
         if (static_cast<uint32_t>(bytes) != made.scalar) scan.refuse(text + " does not fit a " + made.type);
         made.initial.emplace_back(at, bits);
     } else if (made.scalar == 8) {

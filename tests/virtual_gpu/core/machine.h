@@ -64,6 +64,7 @@ public:
     Module(const Module&) = delete;
     const Kernel* kernel(const std::string& name) const;      // null if there is none
     const Variable* variable(const std::string& name) const;  // null if there is none
+    bool owns(uint64_t address) const;                        // one of its variables begins there
     int version = 0;                                          // .version, as 85 for 8.5
 
 private:

@@ -37,8 +37,7 @@ bool counts(Kind kind) { return of_device(kind) || kind == Kind::managed; }
 }  // namespace
 
 Memory::Memory(uint64_t capacity) : capacity_(capacity), reserved_(ADDRESSES) {
-    base_ = reinterpret_cast<uint64_t>(reserve(reserved_ + (1u << GRANULE_BITS)));
-    base_ = (base_ + (1u << GRANULE_BITS) - 1) >> GRANULE_BITS << GRANULE_BITS;
+    base_ = reinterpret_cast<uint64_t>(reserve(reserved_));  // a page's address is a granule's too
     owner_ = static_cast<uint32_t*>(reserve((reserved_ >> GRANULE_BITS) * sizeof(uint32_t)));
     valid_ = static_cast<uint8_t*>(reserve(reserved_ / 8));
     allocations_ = static_cast<Allocation*>(reserve(RECORDS * sizeof(Allocation)));
@@ -80,7 +79,7 @@ uint64_t Memory::place(uint64_t granules) {
 
 uint64_t Memory::allocate(uint64_t bytes, Kind kind) {
     const std::lock_guard lock(mutex_);
-    if (bytes == 0 || bytes > reserved_ || (counts(kind) && used_ + bytes > capacity_) || count_ == RECORDS) return 0;
+    if (bytes == 0 || bytes > reserved_ || (counts(kind) && bytes > capacity_ - used_) || count_ == RECORDS) return 0;
     const uint64_t granules = (bytes + (1u << GRANULE_BITS) - 1) >> GRANULE_BITS;
     const uint64_t at = place(granules);
     if (at == UINT64_MAX) return 0;
@@ -153,15 +152,17 @@ void Memory::mark(uint64_t address, uint64_t bytes) {
 }
 
 void Memory::copy_marks(uint64_t to, uint64_t from, uint64_t bytes) {
-    if (((to | from) & 7) == 0 && to - base_ < reserved_ && from - base_ < reserved_) {
-        const uint64_t whole = bytes / 8;
-        std::memmove(valid_ + ((to - base_) >> 3), valid_ + ((from - base_) >> 3), whole);
-        for (uint64_t i = whole * 8; i < bytes; ++i)
-            if (written(from + i, 1)) mark_access(to + i, 1);
-        return;
+    if (to - base_ >= reserved_) return;
+    if (((to | from) & 7) == 0 && from - base_ < reserved_) {
+        const uint64_t whole = bytes / 8 * 8;
+        std::memmove(valid_ + ((to - base_) >> 3), valid_ + ((from - base_) >> 3), whole / 8);
+        to += whole, from += whole, bytes -= whole;
     }
-    for (uint64_t i = 0; i < bytes; ++i)
-        if (written(from + i, 1)) mark_access(to + i, 1);
+    for (uint64_t i = 0; i < bytes; ++i) {
+        uint8_t& eight = valid_[(to + i - base_) >> 3];
+        const auto bit = static_cast<uint8_t>(1u << ((to + i - base_) & 7));
+        eight = static_cast<uint8_t>(written(from + i, 1) ? eight | bit : eight & ~bit);
+    }
 }
 
 std::string Memory::describe(uint64_t address) const {

@@ -69,4 +69,8 @@ const Variable* Module::variable(const std::string& name) const {
     return found == variables_.end() ? nullptr : &found->second;
 }
 
+bool Module::owns(uint64_t address) const {
+    return std::any_of(variables_.begin(), variables_.end(), [address](const auto& entry) { return entry.second.address == address; });
+}
+
 }  // namespace vgpu

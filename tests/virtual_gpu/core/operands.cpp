@@ -97,8 +97,10 @@ int Operands::value_of(const std::string& text, uint32_t bytes) {
     uint64_t bits;
     int size;
     if (read_integer(text, integer)) return constant(bytes, Source::value, static_cast<uint64_t>(integer));
-    if (read_real(text, bits, size))
+    if (read_real(text, bits, size)) {
+        if (size == 8 && bytes == 4 && single_) bits = single_bits(bits), size = 4;
         return static_cast<uint32_t>(size) == bytes ? constant(bytes, Source::value, bits) : -1;
+    }
     if (text == "WARP_SZ") return constant(bytes, Source::value, LANES);
     if (const auto special = SPECIAL.find(text); special != SPECIAL.end()) return constant(bytes, special->second, 0);
     const size_t plus = text.find('+');
@@ -188,6 +190,7 @@ bool Operands::address(const std::string& instruction, const std::string& text, 
 }
 
 bool Operands::match(const std::string& instruction, const std::string& form, const std::vector<std::string>& given, Draft& draft, std::string& why) {
+    single_ = instruction.find(".f32") != std::string::npos;
     draft.registers.clear();
     draft.written.clear();
     draft.op.negated = false;

@@ -44,6 +44,7 @@ private:
         bool predicate;
     };
     std::vector<Constant>& constants_;
+    bool single_ = false;  // a literal of 64 bits may stand for a float32 in the instruction that is matched
     std::vector<VirtualRegister> registers_;
     std::unordered_map<std::string, Named> names_;
     std::unordered_map<std::string, Place> places_;

@@ -194,4 +194,13 @@ bool read_real(const std::string& text, uint64_t& bits, int& bytes) {
     return *rest == '\0';
 }
 
+uint64_t single_bits(uint64_t bits_of_double) {
+    double value;
+    std::memcpy(&value, &bits_of_double, 8);
+    const auto single = static_cast<float>(value);
+    uint32_t bits;
+    std::memcpy(&bits, &single, 4);
+    return bits;
+}
+
 }  // namespace vgpu

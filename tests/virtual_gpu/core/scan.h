@@ -41,5 +41,7 @@ private:
 bool read_integer(const std::string& text, int64_t& value);
 // A floating-point literal as bits: 0f3F800000 (4 bytes), 0d3FF0000000000000 (8), or 1.5 (8). False where it is none.
 bool read_real(const std::string& text, uint64_t& bits, int& bytes);
+// PTX converts a literal of 64 bits to the type where it is used: the bits of the nearest float32.
+uint64_t single_bits(uint64_t bits_of_double);
 
 }  // namespace vgpu

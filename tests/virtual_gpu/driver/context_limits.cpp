@@ -1,4 +1,4 @@
-// Settings of a context that are kept and given back but change nothing here: limits, cache and bank preferences.
+// Settings of a context that change nothing here: limits and the cache preference, which are given back; bank sizes.
 //
 // Invariant: only what a real device of this kind takes is taken.
 #include "context.h"
@@ -50,9 +50,7 @@ CUDA_API cuCtxGetCacheConfig(int* preference) {
 CUDA_API cuCtxSetSharedMemConfig(int size) {
     Call call;
     if (call.error) return call.error;
-    if (size < 0 || size > 2) return CUDA_ERROR_INVALID_VALUE;
-    call.context->bank_size = size;
-    return CUDA_SUCCESS;
+    return size < 0 || size > 2 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 // The banks of compute capability 8.7 are 4 bytes wide, whatever was asked for.

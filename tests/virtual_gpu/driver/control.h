@@ -49,7 +49,6 @@ struct Injection {
     double factor = 1;
     std::string hang;  // the line that holds it back
     uint64_t timeout_ms = 0;
-    bool any() const { return fault || flip || factor > 1 || !hang.empty(); }
 };
 
 class Control {

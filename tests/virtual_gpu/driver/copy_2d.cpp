@@ -30,18 +30,26 @@ CUresult face_of(Face& face, CUmemorytype type, const void* host, CUdeviceptr de
                  uint64_t y, uint64_t z, uint64_t height, const Box& box) {
     if (type < CU_MEMORYTYPE_HOST || type > CU_MEMORYTYPE_UNIFIED) return CUDA_ERROR_INVALID_VALUE;
     face.side = type == CU_MEMORYTYPE_HOST ? Side::host : type == CU_MEMORYTYPE_DEVICE ? Side::device : Side::either;
-    face.pitch = pitch ? pitch : x + box.width;
+    uint64_t right;
+    if (__builtin_add_overflow(x, box.width, &right)) return CUDA_ERROR_INVALID_VALUE;
+    face.pitch = pitch ? pitch : right;
     face.height = height ? height : box.height;
-    if (face.pitch < x + box.width || face.height < box.height) return CUDA_ERROR_INVALID_VALUE;
+    if (face.pitch < right || face.height < box.height) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t start = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : device;
     if (!start) return CUDA_ERROR_INVALID_VALUE;
-    face.base = start + x + (z * face.height + y) * face.pitch;
+    uint64_t before;  // of the box, in rows and then in bytes
+    if (__builtin_mul_overflow(z, face.height, &before) || __builtin_add_overflow(before, y, &before) ||
+        __builtin_mul_overflow(before, face.pitch, &before) || __builtin_add_overflow(before, x, &before) ||
+        __builtin_add_overflow(start, before, &face.base))
+        return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
 }
 
-// From the first byte of the first row to the last of the last.
-uint64_t extent(const Face& face, const Box& box) {
-    return face.row(box.height - 1, box.depth - 1) - face.base + box.width;
+// From the first byte of the first row to the last of the last; false where that is more than 64 bits.
+bool extent(const Face& face, const Box& box, uint64_t& bytes) {
+    uint64_t rows;
+    return !__builtin_mul_overflow(box.depth - 1, face.height, &rows) && !__builtin_add_overflow(rows, box.height, &rows) &&
+           extent_of(rows, face.pitch, box.width, bytes);
 }
 
 Operation operation_of(Driver& state, const Box& box) {
@@ -67,7 +75,9 @@ CUresult copy_box(const Box& box, CUresult error, bool in_stream, CUstream handl
     if (!box.width || !box.height || !box.depth) return CUDA_SUCCESS;
     bool pageable = false;
     for (const Face* face : {&box.to, &box.from}) {
-        if (!reachable(call.state, face->side, face->base, extent(*face, box))) return CUDA_ERROR_INVALID_VALUE;
+        uint64_t bytes;
+        if (!extent(*face, box, bytes) || !reachable(call.state, face->side, face->base, bytes))
+            return CUDA_ERROR_INVALID_VALUE;
         pageable = pageable || (face->side != Side::device && !call.state.memory->find(face->base));
     }
     if (!in_stream) return perform(call, operation_of(call.state, box));
@@ -101,8 +111,11 @@ CUresult copy_3d(const CUDA_MEMCPY3D* c, bool in_stream, CUstream stream) {
     box.height = c->Height;
     box.depth = c->Depth;
     if (box.depth > 1 && (!c->srcHeight || !c->dstHeight)) return CUDA_ERROR_INVALID_VALUE;
-    const uint64_t from_height = std::max<uint64_t>(c->srcHeight, box.depth > 1 ? 0 : c->srcY + box.height);
-    const uint64_t to_height = std::max<uint64_t>(c->dstHeight, box.depth > 1 ? 0 : c->dstY + box.height);
+    uint64_t from_bottom, to_bottom;
+    if (__builtin_add_overflow(c->srcY, box.height, &from_bottom) || __builtin_add_overflow(c->dstY, box.height, &to_bottom))
+        return CUDA_ERROR_INVALID_VALUE;
+    const uint64_t from_height = std::max<uint64_t>(c->srcHeight, box.depth > 1 ? 0 : from_bottom);
+    const uint64_t to_height = std::max<uint64_t>(c->dstHeight, box.depth > 1 ? 0 : to_bottom);
     CUresult error = refuse_array(c->srcMemoryType, c->srcArray);
     if (!error) error = refuse_array(c->dstMemoryType, c->dstArray);
     if (!error)

@@ -27,8 +27,8 @@ int blocks_at_once(const Function& function, int threads, size_t dynamic_shared)
     const Kernel& kernel = *function.kernel;
     if (threads > threads_limit(kernel)) return 0;
     const int warps = (threads + 31) / 32;
+    if (dynamic_shared > SHARED_OPT_IN || kernel.static_shared + dynamic_shared > SHARED_OPT_IN) return 0;
     const size_t shared = (kernel.static_shared + dynamic_shared + SHARED_RESERVED + 127) / 128 * 128;
-    if (kernel.static_shared + dynamic_shared > SHARED_OPT_IN) return 0;
     const int by_registers = kernel.registers ? REGISTERS / registers_of_warp(kernel) / warps : BLOCKS;
     return std::min({BLOCKS, WARPS / warps, by_registers, static_cast<int>(SHARED_MULTIPROCESSOR / shared)});
 }
@@ -67,7 +67,7 @@ CUDA_API cuFuncSetAttribute(CUfunction handle, int attribute, int value) {
     if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
         return value >= -1 && value <= 100 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_ERROR_INVALID_VALUE;
-    if (value < 0 || value + static_cast<int>(hold.function->kernel->static_shared) > SHARED_OPT_IN)
+    if (value < 0 || value > SHARED_OPT_IN - static_cast<int>(hold.function->kernel->static_shared))
         return CUDA_ERROR_INVALID_VALUE;
     hold.function->dynamic_shared_limit = value;
     return CUDA_SUCCESS;
@@ -79,8 +79,7 @@ CUDA_API cuFuncSetCacheConfig(CUfunction handle, int preference) {
     const FunctionHold hold = find_function(call.state, handle);
     if (!hold.function) return CUDA_ERROR_INVALID_HANDLE;
     if (preference < 0 || preference > 3) return CUDA_ERROR_INVALID_VALUE;
-    hold.function->cache_preference = preference;
-    return CUDA_SUCCESS;
+    return CUDA_SUCCESS;  // a hint that changes nothing here
 }
 
 CUDA_API cuFuncGetName(const char** name, CUfunction handle) {

@@ -60,7 +60,7 @@ CUDA_API cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flags) {
     const Allocation* owner = call.state.memory->find(address);
     if ((owner && owner->live) || !call.state.memory->register_host(address, bytes))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    call.state.blocks[address] = {call.context, Kind::registered, bytes, call.state.next_id++, flags};
+    call.state.blocks[address] = {call.context, Kind::registered, bytes, flags};
     return CUDA_SUCCESS;
 }
 CUDA_API cuMemHostRegister(void* pointer, size_t bytes, unsigned flags) {

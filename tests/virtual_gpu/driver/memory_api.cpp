@@ -19,7 +19,7 @@ CUresult allocate(Call& call, uint64_t* out, uint64_t bytes, Kind kind, unsigned
     if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
     // The host writes to these without the driver's knowledge: what it has written cannot be told apart.
     if (kind != Kind::device) call.state.memory->mark(address, bytes);
-    call.state.blocks[address] = {call.context, kind, bytes, call.state.next_id++, flags};
+    call.state.blocks[address] = {call.context, kind, bytes, flags};
     call.state.statistics.memory_used(call.state.memory->used());
     *out = address;
     return CUDA_SUCCESS;
@@ -56,6 +56,7 @@ CUDA_API cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_
     if (call.error) return call.error;
     if (!pitch || !width || !height) return CUDA_ERROR_INVALID_VALUE;
     if (element_bytes != 4 && element_bytes != 8 && element_bytes != 16) return CUDA_ERROR_INVALID_VALUE;
+    if (width > UINT64_MAX - 511) return CUDA_ERROR_OUT_OF_MEMORY;
     *pitch = (width + 511) / 512 * 512;
     if (height > UINT64_MAX / *pitch) return CUDA_ERROR_OUT_OF_MEMORY;
     return allocate(call, out, *pitch * height, Kind::device, 0);

@@ -39,8 +39,9 @@ CUresult fill_with(const Fill& fill, Value value, bool in_stream, CUstream handl
     const uint64_t row = fill.width * sizeof(Value);
     if (fill.width > UINT64_MAX / sizeof(Value) || fill.to % sizeof(Value)) return CUDA_ERROR_INVALID_VALUE;
     if (fill.height > 1 && (fill.pitch < row || fill.pitch % sizeof(Value))) return CUDA_ERROR_INVALID_VALUE;
-    if (!reachable(call.state, Side::device, fill.to, (fill.height - 1) * fill.pitch + row))
-        return CUDA_ERROR_INVALID_VALUE;
+    uint64_t extent;
+    if (!extent_of(fill.height, fill.height > 1 ? fill.pitch : 0, row, extent)) return CUDA_ERROR_INVALID_VALUE;
+    if (!reachable(call.state, Side::device, fill.to, extent)) return CUDA_ERROR_INVALID_VALUE;
     Operation operation = operation_of(call.state, fill, value);
     return in_stream ? enqueue(call, stream, std::move(operation)) : perform(call, std::move(operation));
 }

@@ -41,7 +41,7 @@ struct Context {
     std::vector<std::pair<std::shared_ptr<Queue>, bool>>
         queues;  // all that may have work, and whether they block legacy
     std::array<size_t, CU_LIMIT_COUNT> limits{1024, 1 << 20, 8 << 20};
-    int cache_preference = 0, bank_size = 0;
+    int cache_preference = 0;
 };
 
 struct Stream {
@@ -74,7 +74,6 @@ struct Function {
     LoadedModule* module = nullptr;
     const Kernel* kernel = nullptr;
     int dynamic_shared_limit = 0;
-    int cache_preference = 0;
     std::array<unsigned, 3> block{1, 1, 1};  // the old launch interface keeps these with the function
     unsigned shared = 0, parameter_size = 0;
     std::vector<uint8_t> parameters;
@@ -90,7 +89,7 @@ struct LoadedModule {
 struct Block {
     Context* context = nullptr;
     Kind kind = Kind::device;
-    uint64_t bytes = 0, id = 0;
+    uint64_t bytes = 0;
     unsigned flags = 0;
 };
 
