@@ -1,17 +1,13 @@
-// A launch: blocks shared out among host threads, warps of a block taking turns, barriers. See machine.h and warp.h.
-#include <algorithm>
-#include <csignal>
-#include <mutex>
-#include <new>
-#include <optional>
-#include <system_error>
-#include <thread>
-
+// A block: its warps take turns, and meet at barriers. See block.h and warp.h.
 #include "block.h"
+
+#include <algorithm>
 
 namespace vgpu {
 
 namespace {
+
+constexpr uint64_t QUANTUM = 1 << 14;  // instructions of a warp, forward and reverse, before the next has its turn
 
 uint64_t special(Source source, const Grid& grid, const Warp& warp, int lane) {
     const auto& block = grid.launch.block;
@@ -111,34 +107,6 @@ std::string hang(const Block& block) {
     return text + (ended != 0 ? "; warps that have ended: " + std::to_string(ended) : "");
 }
 
-void run_warps(Block& block, Random& random) {
-    const Options& options = block.grid.options;
-    for (;;) {
-        bool running = false, ran = false;
-        if (options.order == Order::random) {
-            std::vector<Warp*> ready;
-            for (Warp& warp : block.warps)
-                if (warp.state == State::running) ready.push_back(&warp);
-            if (!ready.empty()) {
-                step(*ready[random.next() % ready.size()], 1 + random.next() % 50);
-                ran = true;
-            }
-        } else {
-            for (size_t i = 0; i < block.warps.size(); ++i) {
-                Warp& warp = block.warps[options.order == Order::forward ? i : block.warps.size() - 1 - i];
-                if (warp.state != State::running) continue;
-                step(warp, UINT64_MAX);
-                ran = true;
-            }
-        }
-        for (const Warp& warp : block.warps) running = running || warp.state == State::running;
-        if (running) continue;
-        if (std::all_of(block.warps.begin(), block.warps.end(), [](const Warp& w) { return w.state == State::finished; })) return;
-        if (!open_barriers(block) && !ran)
-            throw Trap{ERROR_LAUNCH_FAILED, hang(block)};
-    }
-}
-
 }  // namespace
 
 Block::Block(const Grid& launched) : grid(launched), mix(launched.program.forms.size()) {
@@ -158,84 +126,67 @@ Block::Block(const Grid& launched) : grid(launched), mix(launched.program.forms.
     }
 }
 
-void run_block(Block& block, uint64_t index, Random& random) {
+void begin_block(Block& block, uint64_t index) {
     const Launch& launch = block.grid.launch;
     block.id[0] = static_cast<uint32_t>(index % launch.grid[0]);
     block.id[1] = static_cast<uint32_t>(index / launch.grid[0] % launch.grid[1]);
     block.id[2] = static_cast<uint32_t>(index / launch.grid[0] / launch.grid[1]);
     const Program& program = block.grid.program;
+    block.random = Random(block.grid.options.seed * 0x9E3779B97F4A7C15ull + index);
     block.shared.prepare(program.static_shared, program.dynamic_shared_at, launch.dynamic_shared, block.grid.options);
     const uint32_t threads = launch.block[0] * launch.block[1] * launch.block[2];
     for (Warp& warp : block.warps) {
         const uint32_t left = threads - warp.index * LANES;
         warp.alive = warp.active = left >= LANES ? ALL : (1u << left) - 1;
-        warp.pc = 0;
+        warp.pc = warp.turn = 0;
         warp.apart = false;
+        warp.parked = warp.expected = 0;
         warp.state = State::running;
         warp.executed = 0;
         warp.reduction = nullptr;
         warp.open.clear();
         warp.groups.clear();
         std::fill_n(warp.depth, LANES, 0u);
-        for (const Constant& constant : block.grid.program.constants)
+        for (const Constant& constant : program.constants)
             if (constant.at != UNPLACED && of_block(constant.source)) fill(warp, constant, block.grid);
     }
-    run_warps(block, random);
-    for (Warp& warp : block.warps) block.counters.warp_instructions += warp.executed;
 }
 
-Outcome run(const Launch& launch, Memory& memory, const Options& options, Counters& counters, const std::atomic<bool>* stop) {
-    static std::atomic<uint64_t> launches{0};
-    std::atomic<bool> ended{false};
-    const Grid grid{launch, *launch.kernel->program, memory, options, stop, ended, ++launches};
-    const uint64_t total = static_cast<uint64_t>(launch.grid[0]) * launch.grid[1] * launch.grid[2];
-    std::atomic<uint64_t> next{0};
-    std::mutex mutex;
-    Outcome outcome;
-    uint64_t stride = options.order == Order::random ? (options.seed * 2 + 1) % total : 1;  // a seeded walk over all blocks
-    while (total > 1 && stride != 1 && std::__gcd(stride, total) != 1) ++stride;
-    if (stride == 0) stride = 1;
-    const auto fail = [&](Code code, const std::string& text) {
-        next = total;
-        const std::lock_guard lock(mutex);
-        if (outcome.code == SUCCESS) outcome = {code, text};
-        ended = true;  // behind the outcome: what the others stop with is not the fault
+bool run_block(Block& block, uint64_t instructions) {
+    const Options& options = block.grid.options;
+    uint64_t executed = 0;
+    const auto turn = [&](Warp& warp, uint64_t quantum) {
+        const uint64_t before = warp.executed;
+        step(warp, quantum);
+        executed += warp.executed - before;
     };
-    const auto work = [&] {
-        std::optional<Block> made;  // its counters are wanted after a fault too
-        try {
-            Block& block = made.emplace(grid);
-            Random random(options.seed);
-            for (uint64_t i; (i = next++) < total;) {
-                const uint64_t index = options.order == Order::reverse ? total - 1 - i : i * stride % total;
-                random = Random(options.seed * 0x9E3779B97F4A7C15ull + index);
-                run_block(block, index, random);
+    while (executed < instructions) {
+        bool running = false, ran = false;
+        if (options.order == Order::random) {
+            std::vector<Warp*> ready;
+            for (Warp& warp : block.warps)
+                if (warp.state == State::running) ready.push_back(&warp);
+            if (!ready.empty()) {
+                turn(*ready[block.random.next() % ready.size()], 1 + block.random.next() % 50);
+                ran = true;
             }
-        } catch (const Trap& trap) {
-            fail(trap.code, trap.text);
-        } catch (const std::bad_alloc&) {
-            fail(ERROR_OUT_OF_MEMORY, launch.kernel->name + ": no memory of the host is left to run it");
+        } else {
+            for (size_t i = 0; i < block.warps.size(); ++i) {
+                Warp& warp = block.warps[options.order == Order::forward ? i : block.warps.size() - 1 - i];
+                if (warp.state != State::running) continue;
+                turn(warp, QUANTUM);
+                ran = true;
+            }
         }
-        if (!made) return;
-        Block& block = *made;
-        const std::lock_guard lock(mutex);
-        for (size_t form = 0; form < block.mix.size(); ++form)
-            if (block.mix[form] != 0) block.counters.mix[grid.program.forms[form]] += block.mix[form];
-        counters.add(block.counters);
-    };
-    std::vector<std::thread> helpers;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);  // the application's signals stay with its own threads
-    try {
-        for (unsigned t = 1; t < options.threads && t < total; ++t) helpers.emplace_back(work);
-    } catch (const std::system_error&) {
-        // the host gives no more threads: those that there are share all blocks
+        for (const Warp& warp : block.warps) running = running || warp.state == State::running;
+        if (running) continue;
+        if (std::all_of(block.warps.begin(), block.warps.end(), [](const Warp& w) { return w.state == State::finished; })) {
+            for (const Warp& warp : block.warps) block.counters.warp_instructions += warp.executed;
+            return true;
+        }
+        if (!open_barriers(block) && !ran) throw Trap{ERROR_LAUNCH_FAILED, hang(block)};
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    work();
-    for (std::thread& helper : helpers) helper.join();
-    return outcome;
+    return false;
 }
 
 }  // namespace vgpu

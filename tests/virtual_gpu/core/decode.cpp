@@ -106,6 +106,8 @@ private:
             draft.op.full = form.full;
             draft.op.masked = form.masked;
             draft.op.flow = form.flow;
+            draft.op.members = form.members;
+            draft.op.aligned = statement.name != "barrier.sync";  // the only barrier that is not
             draft.op.form = form_index(statement.name);
             form.use();
             draft.op.strong = statement.name.find(".volatile") != std::string::npos;  // other orders are refused
@@ -220,7 +222,7 @@ private:
         };
         for (size_t i = 0; i < drafts_.size(); ++i) {
             Op& op = drafts_[i].op;
-            if (op.flow != Flow::next) leaders.insert(first + static_cast<uint32_t>(i) + 1);
+            if (op.flow != Flow::next && op.flow != Flow::collective) leaders.insert(first + static_cast<uint32_t>(i) + 1);
             if (op.flow == Flow::branch) {
                 op.target = target(op.line, drafts_[i].label);
             } else if (op.flow == Flow::indexed) {

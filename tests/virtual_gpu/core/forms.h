@@ -21,6 +21,7 @@ struct Form {
     std::string operands;
     Handler full, masked;
     Flow flow;
+    uint8_t members = EVERYONE;  // of a collective: which operand is the membermask
     mutable bool used = false;
     void use() const { std::atomic_ref(used).store(true, std::memory_order_relaxed); }  // a module takes it
 };
@@ -35,6 +36,11 @@ public:
     void add(std::string_view name, std::string_view operands, Handler full, Handler masked, Flow flow = Flow::next);
     void add(std::string_view name, std::string_view operands, Handler both, Flow flow = Flow::next) {
         add(name, operands, both, both, flow);
+    }
+    // An instruction that lanes execute together: those of the membermask, or all of the warp.
+    void add_collective(std::string_view name, std::string_view operands, Handler both, uint8_t members = EVERYONE) {
+        add(name, operands, both, both, Flow::collective);
+        forms_[std::string(name)].back().members = members;
     }
 
 private:

@@ -17,12 +17,13 @@ struct Op;
 constexpr int LANES = 32;
 constexpr uint32_t ALL = 0xffffffffu;
 constexpr int OPERANDS = 16;
+constexpr uint8_t EVERYONE = 0xff;  // the members of a collective that has no membermask: all lanes of the warp
 
 // `mask`: the lanes that execute. A full handler may write every lane's registers (the other lanes are gone); a masked
 // one writes only those of warp.on. Memory is only ever touched for lanes of `mask`.
 using Handler = void (*)(Warp& warp, const Op& op, uint32_t mask);
 
-enum class Flow : uint8_t { next, branch, indexed, call, leave, finish, barrier, yield };
+enum class Flow : uint8_t { next, collective, branch, indexed, call, leave, finish, barrier, yield };
 
 struct Op {
     Handler full = nullptr, masked = nullptr;
@@ -30,6 +31,8 @@ struct Op {
     bool leader = false;             // first of a basic block: lanes that went apart may meet here
     uint8_t guard = 0;               // 0 none, 1 @p, 2 @!p
     bool wide[2] = {false, false};   // the first and second address register has 64 bits
+    bool aligned = false;            // a barrier that all lanes of the warp must reach at the same instruction
+    uint8_t members = EVERYONE;      // of a collective: which operand is the membermask
     bool strong = false;             // a load or store that is volatile
     bool negated = false;            // of a predicate operand: !p
     uint32_t guard_at = 0;

@@ -1,12 +1,12 @@
 // Steps a warp through its program. Lanes that go apart are run one group at a time, the one furthest behind first, so
-// that they meet again at the first basic block both reach (minimum-PC reconvergence).
-#include <algorithm>
+// that they meet again at the first basic block both reach (minimum-PC reconvergence). Now and then another group has its
+// turn, so that lanes may wait for one another in a loop.
 
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
-#include "warp.h"
+#include "collective.h"
 
 namespace vgpu {
 
@@ -27,31 +27,7 @@ uint32_t bits_of(const int32_t* predicate) {
 
 namespace {
 
-constexpr uint64_t LOOK_UP = 4096;  // instructions between two looks at the stop flag
-
-void turn_on(Warp& warp, uint32_t mask) {
-    if (warp.on_mask == mask) return;
-    for (int l = 0; l < LANES; ++l) warp.on[l] = -static_cast<int32_t>(mask >> l & 1);
-    warp.on_mask = mask;
-}
-
-void place(Warp& warp, uint32_t mask, uint32_t pc) {
-    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) warp.lane_pc[__builtin_ctz(rest)] = pc;
-}
-
-// The lanes furthest behind go on; every living lane's place must be in lane_pc.
-void choose(Warp& warp) {
-    uint32_t least = UINT32_MAX;
-    for (uint32_t rest = warp.alive; rest != 0; rest &= rest - 1) least = std::min(least, warp.lane_pc[__builtin_ctz(rest)]);
-    uint32_t active = 0;
-    for (uint32_t rest = warp.alive; rest != 0; rest &= rest - 1) {
-        const int l = __builtin_ctz(rest);
-        if (warp.lane_pc[l] == least) active |= 1u << l;
-    }
-    warp.pc = least;
-    warp.active = active;
-    warp.apart = active != warp.alive;
-}
+constexpr uint64_t LOOK_UP = 4096;  // instructions between two looks at the stop flag, and turns of lanes that are apart
 
 // `mask` of the active lanes go to `target`, the others to the next instruction.
 void jump(Warp& warp, uint32_t mask, uint32_t target, Counters& counters) {
@@ -99,7 +75,7 @@ void indexed(Warp& warp, const Op& op, uint32_t mask, const std::vector<uint32_t
     choose(warp);
 }
 
-// False when the warp has finished.
+// False when the warp has finished, or waits.
 bool finish(Warp& warp, uint32_t mask) {
     warp.alive &= ~mask;
     if (warp.alive == 0) {
@@ -107,8 +83,18 @@ bool finish(Warp& warp, uint32_t mask) {
         return false;
     }
     place(warp, warp.active & ~mask, warp.pc + 1);
+    if (warp.parked != 0) return go_on(warp);
     choose(warp);
     return true;
+}
+
+// Whether each living lane's membermask names all of them.
+bool together(Warp& warp, const Op& op) {
+    if (op.members == EVERYONE) return true;
+    const uint32_t* members = lanes<uint32_t>(warp, op.at[op.members]);
+    uint32_t missed = 0;
+    for (uint32_t rest = warp.alive; rest != 0; rest &= rest - 1) missed |= warp.alive & ~members[__builtin_ctz(rest)];
+    return missed == 0;
 }
 
 void run(Warp& warp, uint64_t quantum) {
@@ -129,6 +115,10 @@ void run(Warp& warp, uint64_t quantum) {
             if (block.grid.ended.load(std::memory_order_relaxed)) throw Trap{ERROR_LAUNCH_FAILED, "another block has met a fault"};
             if (options.instruction_limit != 0 && warp.executed > options.instruction_limit)
                 throw Trap{ERROR_LAUNCH_TIMEOUT, "the warp executed more than " + std::to_string(options.instruction_limit) + " instructions"};
+            if (warp.apart) {
+                take_turns(warp);
+                op = &ops[warp.pc];
+            }
         }
         if (options.count) ++block.mix[op->form];
         uint32_t mask = warp.active;
@@ -146,6 +136,16 @@ void run(Warp& warp, uint64_t quantum) {
                 }
                 ++warp.pc;
                 break;
+            case Flow::collective:
+                if (mask == warp.alive && together(warp, *op)) {
+                    op->full(warp, *op, mask);
+                    ++warp.pc;
+                } else if (mask == 0) {
+                    ++warp.pc;
+                } else if (!come(warp, mask)) {
+                    return;
+                }
+                break;
             case Flow::branch: jump(warp, mask, op->target, block.counters); break;
             case Flow::indexed: indexed(warp, *op, mask, program.tables[op->target]); break;
             case Flow::call: enter(warp, mask, op->target, block.counters); break;
@@ -158,8 +158,10 @@ void run(Warp& warp, uint64_t quantum) {
                     ++warp.pc;
                     break;
                 }
-                if (mask != warp.alive)
-                    throw Trap{ERROR_LAUNCH_FAILED, "a barrier is reached by some lanes of the warp only"};
+                if (mask != warp.alive) {
+                    if (!come(warp, mask)) return;
+                    break;
+                }
                 op->full(warp, *op, mask);
                 warp.waits_at = warp.pc++;
                 warp.state = State::at_barrier;

@@ -2,7 +2,7 @@
 // barrier of the whole block.
 //
 // A race is two warps that touch the same byte with no barrier of both in between, one of them writing, unless both are
-// strong in the sense of the PTX memory model: atomic, volatile, relaxed, acquire or release. That such accesses can
+// strong in the sense of the PTX memory model: of what this machine runs, atomic or volatile. That such accesses can
 // order others is not known here: data handed over by a flag in shared memory counts as a race.
 // cp.async writes from its issue to the end of the wait: nobody may touch the bytes meanwhile, its own warp included.
 //

@@ -56,6 +56,9 @@ struct Warp {
     uint32_t pc = 0, alive = 0, active = 0, index = 0;
     uint32_t on_mask = 0;                      // what `on` holds
     bool apart = false;                        // lanes stand at different instructions
+    uint32_t parked = 0;                       // lanes that wait at a collective or a barrier for others of the warp
+    uint32_t expected = 0;                     // the lanes alive when the first of them came to a barrier
+    uint32_t turn = 0;                         // the place of the lanes that take_turns let run last
     State state = State::running;
     uint32_t barrier = 0, barrier_threads = 0; // while at_barrier; 0 threads: the whole block
     uint32_t waits_at = 0;                     // the barrier's instruction
@@ -72,10 +75,26 @@ struct Warp {
     std::vector<uint8_t> storage;
 };
 
+// splitmix64: the same turns for the same seed on every machine.
+class Random {
+public:
+    explicit Random(uint64_t seed) : state_(seed) {}
+    uint64_t next() {
+        uint64_t z = state_ += 0x9E3779B97F4A7C15ull;
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+        return z ^ (z >> 31);
+    }
+
+private:
+    uint64_t state_;
+};
+
 struct Block {
     explicit Block(const Grid& grid);
     const Grid& grid;
     uint32_t id[3] = {0, 0, 0};
+    Random random{0};           // of Order::random
     SharedMemory shared;
     std::vector<Warp> warps;
     Counters counters;

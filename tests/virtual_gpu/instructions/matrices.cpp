@@ -151,33 +151,33 @@ void mma_half(Warp& warp, const Op& op, uint32_t mask) {
 template <class A, class B>
 void add_integers(Forms& forms, const std::string& types) {
     const std::string head = "mma.sync.aligned.", tail = ".s32." + types + ".s32";
-    forms.add(head + "m16n8k32.row.col" + tail, "4W4w2w4w", &mma_integer<16, 32, A, B, false>);
-    forms.add(head + "m16n8k32.row.col.satfinite" + tail, "4W4w2w4w", &mma_integer<16, 32, A, B, true>);
-    forms.add(head + "m16n8k16.row.col" + tail, "4W2w1w4w", &mma_integer<16, 16, A, B, false>);
-    forms.add(head + "m16n8k16.row.col.satfinite" + tail, "4W2w1w4w", &mma_integer<16, 16, A, B, true>);
-    forms.add(head + "m8n8k16.row.col" + tail, "2W1w1w2w", &mma_integer<8, 16, A, B, false>);
-    forms.add(head + "m8n8k16.row.col.satfinite" + tail, "2W1w1w2w", &mma_integer<8, 16, A, B, true>);
+    forms.add_collective(head + "m16n8k32.row.col" + tail, "4W4w2w4w", &mma_integer<16, 32, A, B, false>);
+    forms.add_collective(head + "m16n8k32.row.col.satfinite" + tail, "4W4w2w4w", &mma_integer<16, 32, A, B, true>);
+    forms.add_collective(head + "m16n8k16.row.col" + tail, "4W2w1w4w", &mma_integer<16, 16, A, B, false>);
+    forms.add_collective(head + "m16n8k16.row.col.satfinite" + tail, "4W2w1w4w", &mma_integer<16, 16, A, B, true>);
+    forms.add_collective(head + "m8n8k16.row.col" + tail, "2W1w1w2w", &mma_integer<8, 16, A, B, false>);
+    forms.add_collective(head + "m8n8k16.row.col.satfinite" + tail, "2W1w1w2w", &mma_integer<8, 16, A, B, true>);
 }
 
 }  // namespace
 
 void add_matrices(Forms& forms) {
     const std::string load = "ldmatrix.sync.aligned.m8n8.";
-    forms.add(load + "x1.shared.b16", "1W@", &ldmatrix<1, false>);
-    forms.add(load + "x2.shared.b16", "2W@", &ldmatrix<2, false>);
-    forms.add(load + "x4.shared.b16", "4W@", &ldmatrix<4, false>);
-    forms.add(load + "x1.trans.shared.b16", "1W@", &ldmatrix<1, true>);
-    forms.add(load + "x2.trans.shared.b16", "2W@", &ldmatrix<2, true>);
-    forms.add(load + "x4.trans.shared.b16", "4W@", &ldmatrix<4, true>);
+    forms.add_collective(load + "x1.shared.b16", "1W@", &ldmatrix<1, false>);
+    forms.add_collective(load + "x2.shared.b16", "2W@", &ldmatrix<2, false>);
+    forms.add_collective(load + "x4.shared.b16", "4W@", &ldmatrix<4, false>);
+    forms.add_collective(load + "x1.trans.shared.b16", "1W@", &ldmatrix<1, true>);
+    forms.add_collective(load + "x2.trans.shared.b16", "2W@", &ldmatrix<2, true>);
+    forms.add_collective(load + "x4.trans.shared.b16", "4W@", &ldmatrix<4, true>);
     add_integers<int8_t, int8_t>(forms, "s8.s8");
     add_integers<uint8_t, int8_t>(forms, "u8.s8");
     add_integers<int8_t, uint8_t>(forms, "s8.u8");
     add_integers<uint8_t, uint8_t>(forms, "u8.u8");
     const std::string head = "mma.sync.aligned.";
-    forms.add(head + "m16n8k16.row.col.f32.f16.f16.f32", "4W4w2w4w", &mma_half<16, false>);
-    forms.add(head + "m16n8k8.row.col.f32.f16.f16.f32", "4W2w1w4w", &mma_half<8, false>);
-    forms.add(head + "m16n8k16.row.col.f16.f16.f16.f16", "2W4w2w2w", &mma_half<16, true>);
-    forms.add(head + "m16n8k8.row.col.f16.f16.f16.f16", "2W2w1w2w", &mma_half<8, true>);
+    forms.add_collective(head + "m16n8k16.row.col.f32.f16.f16.f32", "4W4w2w4w", &mma_half<16, false>);
+    forms.add_collective(head + "m16n8k8.row.col.f32.f16.f16.f32", "4W2w1w4w", &mma_half<8, false>);
+    forms.add_collective(head + "m16n8k16.row.col.f16.f16.f16.f16", "2W4w2w2w", &mma_half<16, true>);
+    forms.add_collective(head + "m16n8k8.row.col.f16.f16.f16.f16", "2W2w1w2w", &mma_half<8, true>);
 }
 
 }  // namespace vgpu

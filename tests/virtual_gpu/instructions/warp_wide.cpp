@@ -1,7 +1,6 @@
 // Instructions in which lanes of a warp look at each other: PTX ISA 8.5, sections 9.7.9.6, 9.7.13.6 to 9.7.13.10.
 //
-// The machine has no way to wait for a lane that went another way: an instruction whose membermask names a living lane
-// that does not execute it with the others ends the launch, by name, instead of giving what hardware might.
+// They are called when all living lanes of the membermask have come (core/collective.cpp), with these lanes as mask.
 #include <algorithm>
 #include <cstring>
 
@@ -11,21 +10,11 @@ namespace vgpu {
 
 namespace {
 
-void need_members(Warp& warp, uint32_t mask, const uint32_t* members, const char* name) {
-    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-        const int l = __builtin_ctz(rest);
-        if ((members[l] & warp.alive) != mask)
-            throw Trap{ERROR_LAUNCH_FAILED, std::string(name) + ": the membermask names lanes " + std::to_string(members[l] & warp.alive) +
-                       ", lanes " + std::to_string(mask) + " execute it"};
-    }
-}
-
 enum class Shuffle { up, down, butterfly, index };
 
 template <Shuffle MODE, bool TELLS>
 void shuffle(Warp& warp, const Op& op, uint32_t mask) {
     constexpr int A = TELLS ? 2 : 1;
-    need_members(warp, mask, lanes<uint32_t>(warp, op.at[A + 3]), "shfl.sync");
     const uint32_t* a = lanes<uint32_t>(warp, op.at[A]);
     const uint32_t* b = lanes<uint32_t>(warp, op.at[A + 1]);
     const uint32_t* c = lanes<uint32_t>(warp, op.at[A + 2]);
@@ -53,7 +42,6 @@ enum class Ballot { all, any, uniform, lanes };
 
 template <Ballot MODE>
 void vote(Warp& warp, const Op& op, uint32_t mask) {
-    need_members(warp, mask, lanes<uint32_t>(warp, op.at[2]), "vote.sync");
     const uint32_t held = (op.negated ? ~bits_of(lanes<int32_t>(warp, op.at[1])) : bits_of(lanes<int32_t>(warp, op.at[1]))) & mask;
     const uint32_t result = MODE == Ballot::lanes ? held
                           : -static_cast<uint32_t>(MODE == Ballot::all ? held == mask : MODE == Ballot::any ? held != 0 : held == 0 || held == mask);
@@ -68,7 +56,6 @@ void active_mask(Warp& warp, const Op& op, uint32_t mask) {
 
 template <class T>
 void match_any(Warp& warp, const Op& op, uint32_t mask) {
-    need_members(warp, mask, lanes<uint32_t>(warp, op.at[2]), "match.sync");
     T a[LANES];
     std::memcpy(a, lanes<T>(warp, op.at[1]), sizeof a);
     for (int l = 0; l < LANES; ++l) {
@@ -81,7 +68,6 @@ void match_any(Warp& warp, const Op& op, uint32_t mask) {
 
 template <class T>
 void match_all(Warp& warp, const Op& op, uint32_t mask) {
-    need_members(warp, mask, lanes<uint32_t>(warp, op.at[3]), "match.sync");
     const T* a = lanes<T>(warp, op.at[2]);
     bool same = true;
     for (int l = 0; l < LANES; ++l) same = same && (!(mask >> l & 1) || a[l] == a[__builtin_ctz(mask)]);
@@ -94,7 +80,6 @@ void match_all(Warp& warp, const Op& op, uint32_t mask) {
 
 template <class T, class F>
 void reduce(Warp& warp, const Op& op, uint32_t mask) {
-    need_members(warp, mask, lanes<uint32_t>(warp, op.at[2]), "redux.sync");
     const T* a = lanes<T>(warp, op.at[1]);
     T result = a[__builtin_ctz(mask)];
     for (uint32_t rest = mask & (mask - 1); rest != 0; rest &= rest - 1) result = F{}(result, a[__builtin_ctz(rest)]);
@@ -103,15 +88,15 @@ void reduce(Warp& warp, const Op& op, uint32_t mask) {
 }
 
 template <class T, class F>
-void add_reduction(Forms& forms, const std::string& name, F) { forms.add("redux.sync." + name, "Www", &reduce<T, F>); }
+void add_reduction(Forms& forms, const std::string& name, F) { forms.add_collective("redux.sync." + name, "Www", &reduce<T, F>, 2); }
 
 template <Shuffle MODE>
 void add_shuffle(Forms& forms, const std::string& mode) {
-    forms.add("shfl.sync." + mode + ".b32", "Wwwww", &shuffle<MODE, false>);
-    forms.add("shfl.sync." + mode + ".b32", "W|Pwwww", &shuffle<MODE, true>);
+    forms.add_collective("shfl.sync." + mode + ".b32", "Wwwww", &shuffle<MODE, false>, 4);
+    forms.add_collective("shfl.sync." + mode + ".b32", "W|Pwwww", &shuffle<MODE, true>, 5);
 }
 
-void sync_members(Warp& warp, const Op& op, uint32_t mask) { need_members(warp, mask, lanes<uint32_t>(warp, op.at[0]), "bar.warp.sync"); }
+void nothing(Warp&, const Op&, uint32_t) {}  // bar.warp.sync: that the lanes meet is all
 
 }  // namespace
 
@@ -120,16 +105,16 @@ void add_warp_wide(Forms& forms) {
     add_shuffle<Shuffle::down>(forms, "down");
     add_shuffle<Shuffle::butterfly>(forms, "bfly");
     add_shuffle<Shuffle::index>(forms, "idx");
-    forms.add("vote.sync.all.pred", "Pnw", &vote<Ballot::all>);
-    forms.add("vote.sync.any.pred", "Pnw", &vote<Ballot::any>);
-    forms.add("vote.sync.uni.pred", "Pnw", &vote<Ballot::uniform>);
-    forms.add("vote.sync.ballot.b32", "Wnw", &vote<Ballot::lanes>);
+    forms.add_collective("vote.sync.all.pred", "Pnw", &vote<Ballot::all>, 2);
+    forms.add_collective("vote.sync.any.pred", "Pnw", &vote<Ballot::any>, 2);
+    forms.add_collective("vote.sync.uni.pred", "Pnw", &vote<Ballot::uniform>, 2);
+    forms.add_collective("vote.sync.ballot.b32", "Wnw", &vote<Ballot::lanes>, 2);
     forms.add("activemask.b32", "W", &active_mask);
-    forms.add("match.any.sync.b32", "Www", &match_any<uint32_t>);
-    forms.add("match.any.sync.b64", "Wdw", &match_any<uint64_t>);
-    forms.add("match.all.sync.b32", "W|Pww", &match_all<uint32_t>);
-    forms.add("match.all.sync.b64", "W|Pdw", &match_all<uint64_t>);
-    forms.add("bar.warp.sync", "w", &sync_members);
+    forms.add_collective("match.any.sync.b32", "Www", &match_any<uint32_t>, 2);
+    forms.add_collective("match.any.sync.b64", "Wdw", &match_any<uint64_t>, 2);
+    forms.add_collective("match.all.sync.b32", "W|Pww", &match_all<uint32_t>, 3);
+    forms.add_collective("match.all.sync.b64", "W|Pdw", &match_all<uint64_t>, 3);
+    forms.add_collective("bar.warp.sync", "w", &nothing, 0);
     add_reduction<uint32_t>(forms, "add.u32", [](uint32_t a, uint32_t b) { return a + b; });
     add_reduction<int32_t>(forms, "add.s32", [](int32_t a, int32_t b) { return a + b; });
     add_reduction<uint32_t>(forms, "min.u32", [](uint32_t a, uint32_t b) { return std::min(a, b); });
