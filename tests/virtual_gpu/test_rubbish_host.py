@@ -108,20 +108,31 @@ def test_memory_that_is_only_read_is_not_registered(cuda: Cuda) -> None:
 
 
 LOAD = "try:\n    cuda.module(PTX.replace('<2>', '<1000000>'))\nexcept CudaError as error:\n    print(error)\n"
+FEWER = "print(cuda.launch(FUNCTION, grid=(64, 1, 1)), cuda.call('cuCtxSynchronize'))\n"
+FLIP = (
+    "large = cuda.allocate(256 << 20)\ncuda.run(cuda.function(module, 'fill'), large, 1, 4)\n"
+    "print(cuda.call('cuCtxSynchronize'), cuda.last_fault())\n"
+)
 RUN = "print(cuda.launch(FUNCTION, block=(1024, 1, 1)), cuda.call('cuCtxSynchronize'), cuda.last_fault())\n"
 
 
 @pytest.mark.virtual
 @pytest.mark.parametrize(
-    ("body", "then", "said"),
+    ("body", "left_mib", "then", "said"),
     [
-        (".reg .b32 %r<2>;", LOAD, f"cuModuleLoadData: {OUT_OF_MEMORY}"),
-        (".local .b8 l[500000];", RUN, f"0 {OUT_OF_MEMORY} k: no memory of the host is left"),
+        (".reg .b32 %r<2>;", 96, LOAD, f"cuModuleLoadData: {OUT_OF_MEMORY}"),
+        (".local .b8 l[500000];", 96, RUN, f"0 {OUT_OF_MEMORY} k: no memory of the host is left"),
+        ("", 96, FLIP, f"{OUT_OF_MEMORY} no memory of the host is left for work"),
+        ("", 4, FEWER, "0 0"),  # no stack for another thread: those that there are run all blocks
     ],
 )
-def test_a_host_that_is_short_of_memory(library: Path, body: str, then: str, said: str) -> None:
+def test_a_host_that_is_short_of_memory(
+    library: Path, tmp_path: Path, body: str, left_mib: int, then: str, said: str
+) -> None:
+    (tmp_path / "control").write_text("bit_flip launch=2\n")
     ready = f"PTX = {kernel(body)!r}\nFUNCTION = cuda.function(cuda.module(PTX), 'k')\n"
-    done = run_script(library, f"{ready}from rubbish_checks import limit_memory\nlimit_memory(96 << 20)\n{then}")
+    script = f"{ready}from rubbish_checks import limit_memory\nlimit_memory({left_mib} << 20)\n{then}"
+    done = run_script(library, script, CONTROL=str(tmp_path / "control"), THREADS="8")
     assert (done.returncode, done.stdout[: len(said)]) == (0, said), done.stderr
 
 

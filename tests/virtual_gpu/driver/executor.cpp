@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <new>
 #include <thread>
 
@@ -23,14 +22,12 @@ constexpr auto GLANCE = std::chrono::milliseconds(2);
 
 thread_local int callback_depth = 0;
 
-// Nothing that a task throws may end a lane, and with it the process.
+// Want of memory in a task must not end its lane, and with it the process.
 Result worked(Task& task) {
     try {
         return task.work();
     } catch (const std::bad_alloc&) {
         return {CUDA_ERROR_OUT_OF_MEMORY, "no memory of the host is left for work that was submitted"};
-    } catch (const std::exception& error) {
-        return {CUDA_ERROR_UNKNOWN, std::string("work that was submitted failed: ") + error.what()};
     }
 }
 
