@@ -14,7 +14,7 @@ from driver_calls import Cuda, CudaError, Fresh
 from driver_ptx import HEADER
 from ptx_kernel import ILLEGAL_ADDRESS, LAUNCH_FAILED, MISALIGNED, fault, module, words
 
-INVALID_VALUE, INVALID_PTX = 1, 218
+INVALID_PTX = 218
 PRINT = ".extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 v);\n"
 ASSERT = ".extern .func __assertfail (.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);\n"
 ARGUMENTS = ".param .b64 p, q; .param .b32 r;"
@@ -197,13 +197,6 @@ def test_initial_values_stand_where_their_braces_say(cuda_for_kernels: Cuda) -> 
 def test_an_access_outside_of_a_variable_or_to_a_constant(fresh: Fresh, body: str, code: int, said: str) -> None:
     found, text = fault(fresh(), module(body, before=".const .u32 c = 1;"), 32)
     assert (found, said in text, "k, PTX line 10 (" in text) == (code, True, True), text
-
-
-@pytest.mark.virtual
-def test_a_block_is_of_the_size_that_reqntid_says(cuda: Cuda) -> None:
-    function = cuda.function(cuda.module(kernel(directives=".reqntid 16, 2")), "k")
-    assert cuda.launch(function, block=(16, 2, 1)) == 0
-    assert [cuda.launch(function, block=block) for block in [(32, 1, 1), (16, 1, 1), (2, 16, 1)]] == [INVALID_VALUE] * 3
 
 
 def printing(text: str, *stores: str) -> str:
