@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from ..kernels.yaml_lines import LinedYaml, YamlProblem, problems_of
 from ..power.board import BoardFacts, Mode
@@ -27,8 +27,10 @@ from ..power.policy_check import check_policy
 from ..power.sysfs import Sysfs
 from .config import Config
 from .regular_file import CONFIGURATION_BYTES_MAX, NotRegular, check_regular
+from .sections import PathText
 
 POLICY_BYTES_MAX = 16_384  # with the board's facts it goes to the steward in one message
+PATH: TypeAdapter[str] = TypeAdapter(PathText)
 BOARDS = Path(__file__).parent.parent / "configs" / "boards"
 
 
@@ -68,7 +70,10 @@ def load(path: Path) -> Config:
 
 
 def named_plans(path: Path) -> dict[str, str]:
-    """By model the plan that a configuration names which may be wrong otherwise, as far as it can be told."""
+    """By model the plan that a configuration names which may be wrong otherwise.
+
+    A path that is wrong as a text is left out: the schema tells that.
+    """
     try:
         models = read_yaml(path).value.get("models")
     except ConfigError:
@@ -76,7 +81,15 @@ def named_plans(path: Path) -> dict[str, str]:
     entries = models.items() if isinstance(models, dict) else ()
     plans = {str(name): entry.get("plan") for name, entry in entries if isinstance(entry, dict)}
     folder = path.resolve().parent
-    return {name: str(folder / plan) for name, plan in plans.items() if isinstance(plan, str) and "\0" not in plan}
+    return {name: str(folder / plan) for name, plan in plans.items() if isinstance(plan, str) and _is_path(plan)}
+
+
+def _is_path(text: str) -> bool:
+    try:
+        PATH.validate_python(text)
+    except ValidationError:
+        return False
+    return True
 
 
 def load_power(config: Config) -> PowerFiles | None:

@@ -54,10 +54,12 @@ class Ledger:
         self.by_camera: dict[str, CameraBook] = {}
         self.stages: dict[str, Histogram] = {name: Histogram() for name in STAGES}
 
-    def opened(self) -> None:
+    def opened(self, frame: Trigger) -> None:
         """A trigger was received."""
         self.received += 1
         self.in_flight += 1
+        if (book := self.by_camera.get(frame.camera)) is not None:
+            book.last_ns = frame.received_ns
 
     def closed(self, frame: Trigger, outcome: str, reason_code: str, text: str | None, now_ns: int) -> None:
         """A trigger got its outcome. Raises RuntimeError for a second one: that is a bug, and a PLC must not see it."""
@@ -70,7 +72,6 @@ class Ledger:
             self.by_model.setdefault(frame.model, Counter())[outcome] += 1
         if (book := self.by_camera.get(frame.camera)) is not None:
             book.outcomes[outcome] += 1
-            book.last_ns = frame.received_ns if book.last_ns is None else max(book.last_ns, frame.received_ns)
             if outcome != "ok":
                 book.not_ok = outcome, text or reason_code, now_ns
         if reason_code and (reason_code in self.reasons or len(self.reasons) < REASONS_MAX):

@@ -80,13 +80,13 @@ class Pipeline:
         except WireError as error:
             frame = Trigger(error.camera or "", error.seq, error.trigger, error.ts_ns, "", now_ns, now_ns)
             frame.source, frame.envelope = source, raw.envelope
-            self._ledger.opened()
+            self._ledger.opened(frame)
             self._finish(frame, "rejected", error.reason, str(error), now_ns)
             return
         frame.source, frame.envelope = source, raw.envelope
         if self._repeats.known(frame):
             return
-        self._ledger.opened()
+        self._ledger.opened(frame)
         if (refusal := self.serving.intake.refusal(frame.camera, now_ns)) is not None:
             self._finish(frame, "rejected", *refusal, now_ns)
             return

@@ -203,7 +203,7 @@ class Reloading:
         if self._rollback:
             self.rollbacks += 1
             result += f" what generation {origin} served"
-            if not self._asked.serves_as(before[1]):  # which is what the file said when it was last read
+            if not self._asked.serves_as(before[1]):  # what the file said at the last good reload
                 self.differs = (
                     f"rolled back to what generation {origin} served, {self._path} may say otherwise: "
                     "a reload or a restart loads the file"

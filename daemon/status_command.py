@@ -12,7 +12,7 @@ from typing import Any
 from ..ipc.exit_codes import Exit
 from ..ipc.outcomes import OUTCOMES
 from ..kernels.plan.replacement import NotWritten, replacing
-from . import camera_view, energy_view, loss_view, memory_map, memory_report, output_file, process_view
+from . import camera_view, energy_view, loss_view, memory_map, memory_report, output_file, process_view, version
 from .control_options import add_run_dir, ask
 from .placement import in_words, listed
 
@@ -37,6 +37,10 @@ def run(options: argparse.Namespace) -> int:
     status = ask(options, {"op": "status"}, TIMEOUT_S)
     if isinstance(status, Exit):
         return status
+    if not options.json and (theirs := status.get("version", "older")) != version.installed():
+        print(f"orind status: the daemon that runs is orind {theirs}, this is {version.installed()}: restart it, or "
+              "ask with --json", file=sys.stderr)
+        return Exit.FAILED
     if options.memory_map is not None:
         try:
             with replacing(options.memory_map) as file:

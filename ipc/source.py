@@ -22,9 +22,10 @@ ENVELOPE_PARTS_MAX = 8  # three proxies in a row and REQ_CORRELATE
 ENVELOPE_PART_BYTES_MAX = 255  # a ROUTER id's own limit
 DRAIN_MAX = 64
 PARTS_PER_DRAIN = 1024  # about a millisecond
-OVERSIZE_TIMES, OVERSIZE_LEAST, OVERSIZE_ROOM = 4, 64 << 20, 65_536
-"""What a part may have, in slots or in bytes, whichever is more (20 million pixels in colour), to be told that it is
-too large. libzmq ends the connection of whoever sends a larger one, and tells neither side why."""
+OVERSIZE_TIMES, OVERSIZE_LEAST, OVERSIZE_ROOM = 4, 36 << 20, 65_536
+"""What a part may have, in slots or in bytes, whichever is more (12 million pixels in colour), to be told that it is
+too large. libzmq ends the connection of whoever sends a larger one, and tells neither side why. A connection can make
+main hold that much in each of its receive queue's messages, where it does not read them."""
 NO_BYTES = memoryview(b"")
 
 

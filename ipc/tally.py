@@ -1,6 +1,7 @@
 """What came back for the files that `orind publish` sent: a line each, and in the end sums with the reasons grouped.
 
-Used by `publish.py`. Invariant: bounded: it knows the files of frames that are unanswered, and REASONS_MAX reasons.
+Used by `publish.py`. Invariant: bounded: it knows the files of the newest FILES_MAX frames that are unanswered, and
+REASONS_MAX reasons.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from .result_text import result_line
 from .wire import Result
 
 GOOD = ("ok", "degraded")
-REASONS_MAX, REASONS_SHOWN, FILES_SHOWN = 256, 10, 3
+FILES_MAX, REASONS_MAX, REASONS_SHOWN, FILES_SHOWN = 4096, 256, 10, 3
 
 
 @dataclass
@@ -40,6 +41,8 @@ class Tally:
 
     def sent(self, seq: int, file: str) -> None:
         self._files[seq] = file
+        if len(self._files) > FILES_MAX:
+            del self._files[next(iter(self._files))]
 
     def take(self, results: Iterable[Result]) -> None:
         for result in results:

@@ -18,7 +18,7 @@ FINER = {"int8": "--precision mixed", "mixed": "--precision fp16", "fp16": "--pr
 
 def against_limits(used: float) -> str:
     """`used`: what is used up of the limits, 1.0 being all of them. To stand behind `is` or a colon."""
-    return f"{used:.3g} times the limits" if used > 1 else f"within the limits, {100 * (1 - used):.3g} % left"
+    return f"within the limits, {100 * (1 - used):.3g} % left" if used <= 1 else f"{used:.3g} times the limits"
 
 
 def agreement(figures: dict[str, Any]) -> str:

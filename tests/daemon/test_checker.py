@@ -105,9 +105,13 @@ def test_mistakes_of_both_stages_are_said_at_once(tmp_path: Path, plan: Path, no
         assert said[1].startswith(f":1: models.m.plan: {tmp_path}/none.plan: cannot be opened")
         path.write_text(wrong.replace("none.plan", "p.plan"))
         assert len(check(path).problems) == 1, "a good plan is closed again"
-    for models in ("[]", "{m: 3}", "{m: {plan: 3}}", "{m: {plan: \"a\\0b\"}}"):
+    for models in ("[]", "{m: 3}", "{m: {plan: 3}}"):
         (tmp_path / "odd.yaml").write_text(f"models: {models}\n")
         assert not [text for text in check(tmp_path / "odd.yaml").problems if "cannot be opened" in text]
+    for name in ('""', '"a\\0b"', '"a\\tb"', '"a\\ud800b"'):
+        (tmp_path / "odd.yaml").write_text(f"models: {{m: {{plan: {name}}}}}\n")
+        told = [text for text in check(tmp_path / "odd.yaml").problems if "models.m.plan" in text]
+        assert len(told) == 1 and "a path without control characters" in told[0], "once, for its own reason"
 
 
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from test_http import made_status
 
-from orind.daemon import cli, doctor, log_line
+from orind.daemon import cli, doctor, log_line, version
 from orind.daemon.intake import IMAGE_ENCODINGS
 from orind.daemon.status import with_latency
 from orind.ipc import picture_files
@@ -164,6 +164,18 @@ def test_a_log_line_stays_one_line_and_bounded() -> None:
     assert line.startswith("ERROR engine 3: a INFO serving [2Jb") and len(line) == 2006 and line.isprintable()
 
 
+@pytest.mark.parametrize(("told", "theirs"), [({}, "older"), ({"version": "9.9"}, "9.9")])
+def test_a_daemon_of_another_version_is_told_to_be_restarted(
+    tmp_path: Path, capsys: Captured, told: dict[str, str], theirs: str
+) -> None:
+    status = {**with_latency(made_status()), **told}
+    if not told:
+        del status["version"], status["cameras"]
+    assert with_daemon(tmp_path, status, "status")[0] == 1
+    assert f"the daemon that runs is orind {theirs}, this is " in capsys.readouterr().err
+    assert with_daemon(tmp_path, status, "status", "--json")[0] == 0
+
+
 def test_status_for_a_person(tmp_path: Path, capsys: Captured) -> None:
     status = with_latency(made_status(reasons=("no ready standby",)))
     code, request = with_daemon(tmp_path, status, "status")
@@ -172,7 +184,8 @@ def test_status_for_a_person(tmp_path: Path, capsys: Captured) -> None:
     assert out.startswith(
         "serving, generation 3, failovers: 2, engines renewed: 1\n  ! no ready standby\n"
         "lost     3 engines: its process ended, by a signal or by itself\n"
-        "failover 0 s ago, 1 frame in flight: signal <11>\nconfig   /etc/<orind>.yaml (orind 0.1.0)\n"
+        "failover 5 h ago, 1 frame in flight: signal <11>\n"
+        f"config   /etc/<orind>.yaml (orind {version.installed()})\n"
         "reload   generation 3 serves\nhttp     http://127.0.0.1:8787\nframes   received 10  ok 7"
     )
     assert "\nengine   active: pid 7 on <cpu>: <Orin> (epoch 1)\n" in out and "latency  total" in out
@@ -184,7 +197,7 @@ def test_status_for_a_person(tmp_path: Path, capsys: Captured) -> None:
     )
     assert (
         "camera   <silent>: no frame yet\n"
-        "camera   cam: ok 7  rejected 1  last frame 2 min ago; last not ok 7 s ago: rejected: <2> parts\n" in out
+        "camera   cam: ok 7  rejected 1  last frame 3 h ago; last not ok 2 h ago: rejected: <2> parts\n" in out
     )
     assert "model    m: ok 6  error 1\n" in out and "model    n: no frames yet\n" in out
     assert "power    21.5 of 30.0 W, junction unreadable C, GPU 600 of at most 612 MHz\nboard    Orin <x>" in out

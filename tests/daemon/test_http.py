@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stand_ins import MS, Processes, S, Started, turn
 
 from orind.daemon import http as http_module
+from orind.daemon import version
 from orind.daemon.http import BEAT, STALE_NS, HttpServer, health
 from orind.daemon.http_link import RESPAWN_NS, SILENT_NS, START_TIMEOUT_NS, HttpLink
 from orind.daemon.ledger import Ledger
@@ -50,17 +51,20 @@ def made_status(ok: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any
     ledger = Ledger()
     ledger.serve([], ["cam", "<silent>"])
     for n in range(10):
-        ledger.opened()
+        now_ns = time.monotonic_ns()
+        frame = Trigger("cam", n, None, None, "", now_ns - 3 * 3600 * S)
+        ledger.opened(frame)
         if n < 8:
-            now_ns = time.monotonic_ns()
             why = ("ok", "", None) if n else ("rejected", "parts", "<2> parts")
-            ledger.closed(Trigger("cam", n, None, None, "", now_ns - 90_000 * MS), *why, now_ns - 7_000 * MS)
+            ledger.closed(frame, *why, now_ns - 2 * 3600 * S)
         ledger.stages["total"].add((n + 1) * 2 * MS)
     return {
-        "version": "0.1.0", "config": "/etc/<orind>.yaml",
+        "version": version.installed(), "config": "/etc/<orind>.yaml",
         "generation": 3, "state": "serving", "health": {"ok": ok, "reasons": list(reasons)}, "failovers": 2,
         "losses": {"died": 3},
-        "failover": {"number": 2, "at_ns": time.monotonic_ns(), "fault": "died", "reason": "signal <11>", "frames": 1},
+        "failover": {
+            "number": 2, "at_ns": now_ns - 5 * 3600 * S, "fault": "died", "reason": "signal <11>", "frames": 1,
+        },
         "degradation": {"level": 1, "meaning": "frames of <optional> cameras are left out", "reason": "<late>",
                         "load": 1.25},
         "cameras": {name: book.table() for name, book in ledger.by_camera.items()},
@@ -211,7 +215,7 @@ def test_metrics_are_what_prometheus_reads(site: Site) -> None:
     assert by_camera == {("cam", "ok"): 7, ("cam", "rejected"): 1}
     assert value[("orind_camera_frames_total", "<silent>", "error")] == 0
     silent = {key: n for key, n in value.items() if key[0] == "orind_camera_silent_seconds"}
-    assert list(silent) == [("orind_camera_silent_seconds", "cam")] and 90 <= min(silent.values()) < 150
+    assert list(silent) == [("orind_camera_silent_seconds", "cam")] and 10_800 <= min(silent.values()) < 12_000
     assert value[("orind_memory_hertz",)] == 3.199e9 and value[("orind_memory_busy_ratio",)] == 0.41
     assert value[("orind_board_watts",)] == 21.5 and ("orind_junction_celsius",) not in value
     assert {key[1:]: n for key, n in value.items() if key[0] == "orind_board_energy_joules_total"} == {
@@ -251,10 +255,10 @@ def test_the_page_shows_the_state_and_escapes_what_it_shows(site: Site) -> None:
     assert "3.0 MiB of 64.0 MiB used in 3 blocks, 53.0 MiB free, fragmentation 1.9 %" in body
     assert "unreadable" in body and "612 MHz" in body and "reload: generation 3 serves" in body
     assert "<tr><td class=n>3<td>its process ended, by a signal or by itself</table>" in body
-    assert "<p>Last failover 0 s ago, 1 frame in flight: signal &lt;11&gt;<" in body
+    assert "<p>Last failover 5 h ago, 1 frame in flight: signal &lt;11&gt;<" in body
     assert "class='state poor'" in body
     assert "<tr><td>cam<td class=n>7<td class=n>0<td class=n>0<td class=n>1<td class=n>0" in body
-    assert "<td>2 min ago<td>7 s ago: rejected: &lt;2&gt; parts</table>" in body
+    assert "<td>3 h ago<td>2 h ago: rejected: &lt;2&gt; parts</table>" in body
     assert "<tr><td>&lt;silent&gt;" in body and "<td>none yet<td><tr><td>cam" in body
     assert "m: 4 of 5 steps run on the CPU (3 MaxPool, 1 Unary), 1 GPU segment<ul>" in body
     assert "0.083 Wh in 10 s: idle 67%, inference 33%, other 0%; unknown for 4 s" in body

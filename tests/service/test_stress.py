@@ -23,6 +23,7 @@ from hostile import Frame, Told
 
 from orind.ipc.answer import Result
 from orind.ipc.client import Subscriber
+from orind.ipc.source import OVERSIZE_LEAST, OVERSIZE_ROOM
 
 PIXELS = built_plans.identity_tensor(4)
 FRAME = Frame({"encoding": "tensor", "dtype": "uint8", "shape": list(PIXELS.shape)}, PIXELS.tobytes())
@@ -254,11 +255,11 @@ def test_a_monstrous_message_costs_only_its_sender(
     service: harness.Service, books: Callable[[], dict[str, Any]]
 ) -> None:
     before = books()["frames"]["received"]
-    monster = Frame(FRAME.fields, bytes(4 * (1 << 16) + 100_000))
+    monster = Frame(FRAME.fields, bytes(OVERSIZE_LEAST + OVERSIZE_ROOM + 1))
     with hostile.Dealer(service.endpoint) as dealer:
         dealer.send(*hostile.message("line1", monster, 1, time.monotonic_ns()))
         assert dealer.receive(1, 0.5) == [], "its connection is closed"
-    large = Frame(FRAME.fields, bytes(2 * (1 << 16)))
+    large = Frame(FRAME.fields, bytes(OVERSIZE_LEAST))
     with hostile.Dealer(service.endpoint) as dealer:
         dealer.send(*hostile.message("line1", large, 2, time.monotonic_ns()))
         assert [r.outcome for r in dealer.receive(1)] == ["rejected"], "above the slot, below the limit"
