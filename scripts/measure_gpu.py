@@ -12,6 +12,7 @@ Ends with 1 if a test failed, a tool found a fault or something was not run for 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import os
@@ -21,6 +22,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -45,6 +47,10 @@ STEP_LIMIT_S = 240
 """Of a command."""
 LEAST_S = 5
 """With less time left no command is begun."""
+KILL_LIMIT_S = 3
+"""For what is killed to be gone, which a GPU that is lost may hold."""
+POLL_S = 0.2
+"""How soon a command ends once all are to."""
 QUERY_LIMIT_S = 30
 """Of nvidia-smi, which a GPU that is lost may hold."""
 PATHS = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -76,36 +82,64 @@ class NotReached(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runs commands, all over by `end` (time.monotonic()). What they print goes to a file in `logs` too."""
+    """Runs commands, all over by `end` (time.monotonic()), or once `stop` is set. `logs` keeps what they print too."""
 
     logs: Path
     end: float
+    stop: threading.Event = field(default_factory=threading.Event)
 
-    def run(self, *command: str, log: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """A command that takes too long ends with 124, and all that it started with it. Raises NotReached."""
-        limit = min(STEP_LIMIT_S, self.end - time.monotonic())
-        if limit < LEAST_S:
+    def run(self, *command: str, log: str, most: float | None = None,
+            **environment: str) -> subprocess.CompletedProcess[str]:
+        """A command that takes too long ends with 124, and its process group with it. Raises NotReached."""
+        limit = min(most or STEP_LIMIT_S, self.end - KILL_LIMIT_S - time.monotonic())
+        if limit < LEAST_S or self.stop.is_set():
             raise NotReached
-        started = subprocess.Popen(command, cwd=ROOT, env={**ENVIRONMENT, **environment}, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True, start_new_session=True)
-        try:
-            out, error = started.communicate(timeout=limit)
-            code = started.returncode
-        except subprocess.TimeoutExpired:
-            os.killpg(started.pid, signal.SIGKILL)  # a profiler's child too, which would keep the GPU busy
-            out, error = started.communicate()
-            code, error = 124, f"{error}\nnot done after {limit:.0f} s"
+        with tempfile.TemporaryDirectory(prefix="orind-") as folder:
+            # files: a pipe would be held open by whatever the command leaves behind in a session of its own
+            said, told = Path(folder, "out"), Path(folder, "error")
+            with said.open("w") as stdout, told.open("w") as stderr:
+                started = subprocess.Popen(command, cwd=ROOT, env={**ENVIRONMENT, **environment}, stdout=stdout,
+                                           stderr=stderr, start_new_session=True)
+            try:
+                code = self._wait(started, limit)
+            except BaseException:  # Ctrl-C, which does not reach another session
+                _kill(started)
+                raise
+            more = "" if code is not None else f"\nnot done after {limit:.0f} s{_kill(started)}"
+            out, error = said.read_text(errors="replace"), told.read_text(errors="replace") + more
+        code = 124 if code is None else code
         (self.logs / log).write_text(f"$ {' '.join(command)}\n{out}\n{error}\nended with {code}\n")
         return subprocess.CompletedProcess(command, code, out, error)
 
+    def _wait(self, started: subprocess.Popen[bytes], limit: float) -> int | None:
+        over = time.monotonic() + limit
+        while not self.stop.is_set() and (left := over - time.monotonic()) > 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return started.wait(min(POLL_S, left))
+        return None
 
-def machine() -> str:
+
+def _kill(started: subprocess.Popen[bytes]) -> str:
+    """With its group: a profiler's child too, which would keep the GPU busy. What is to be told of it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(started.pid, signal.SIGKILL)
+    try:
+        started.wait(KILL_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return ", nor gone when it was killed"
+    return ""
+
+
+def machine(runner: Runner) -> str:
     """Raises nvrtc.CompileError. A Jetson has no nvidia-smi."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        gpu = subprocess.run(query, capture_output=True, text=True, check=True, timeout=QUERY_LIMIT_S).stdout.strip()
-    except (OSError, subprocess.SubprocessError) as error:
+        done = runner.run(*query, log="nvidia-smi.log", most=QUERY_LIMIT_S)
+        gpu = f"not known (nvidia-smi ended with {done.returncode})" if done.returncode else done.stdout.strip()
+    except FileNotFoundError as error:
         gpu = f"not known ({error})"
+    except NotReached:
+        gpu = "not known (no time was left)"
     version = nvrtc.load().version
     return (
         f"GPU and driver: {gpu}; NVRTC {version[0]}.{version[1]}; {os.cpu_count()} CPUs ({platform.machine()}), "
@@ -139,8 +173,14 @@ def test_file(path: Path, runner: Runner) -> tuple[str, Counter[str], list[str]]
 
 def tests(report: Report, runner: Runner) -> None:
     start = time.monotonic()
-    with ThreadPoolExecutor(max(2, min(8, (os.cpu_count() or 1) // 2))) as pool:
+    pool = ThreadPoolExecutor(max(2, min(8, (os.cpu_count() or 1) // 2)))
+    try:
         told = list(pool.map(lambda path: test_file(path, runner), sorted(TESTS.glob("test_*.py"))))
+    except BaseException:
+        runner.stop.set()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
     taken = time.monotonic() - start
     report.say(
         "## The tests on this GPU", "", f"`ORIND_REAL_GPU=1 pytest tests/virtual_gpu`, a process a file, {taken:.0f} s."
@@ -231,7 +271,8 @@ def measure(options: argparse.Namespace) -> Report:
         logs.mkdir(parents=True, exist_ok=True)
         if options.out:
             options.out.open("a").close()  # refused now, not after eight minutes
-        about = machine()
+        runner = Runner(logs, end)
+        about = machine(runner)
         (logs / "machine.log").write_text(f"{about}\n")
         report.say("# A real GPU", "", "Measured by `scripts/measure_gpu`.", about, "")
         for name in options.only:
@@ -240,7 +281,7 @@ def measure(options: argparse.Namespace) -> Report:
                 report.say(f"({name}: {program} is not installed.)", "")
                 continue
             try:
-                step(report, Runner(logs, end))
+                step(report, runner)
             except NotReached:
                 report.wrong(f"Not run: {name}, no time was left of {LIMIT_S} s.", "")
     if options.out:

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import bench_gpu
@@ -47,7 +50,8 @@ def test_a_command_that_takes_too_long_ends_with_what_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure_gpu, "LEAST_S", 0.1)
-    runner = measure_gpu.Runner(tmp_path, time.monotonic() + 1)
+    monkeypatch.setattr(measure_gpu, "KILL_LIMIT_S", 1)
+    runner = measure_gpu.Runner(tmp_path, time.monotonic() + 2)
     done = runner.run("sh", "-c", "sleep 600 & echo $!; wait", log="log")
     assert done.returncode == 124 and "not done after" in done.stderr  # by the end of all, long before its own limit
     state, limit = Path(f"/proc/{int(done.stdout)}/stat"), time.monotonic() + 10
@@ -56,14 +60,59 @@ def test_a_command_that_takes_too_long_ends_with_what_it_started(
         while state.read_text().split()[2] != "Z":
             assert time.monotonic() < limit
             time.sleep(0.01)
+    monkeypatch.setattr(measure_gpu, "LEAST_S", 60)
     with pytest.raises(measure_gpu.NotReached):
         runner.run("true", log="log")
+
+
+def test_what_a_command_leaves_in_another_session_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure_gpu, "STEP_LIMIT_S", 1)
+    monkeypatch.setattr(measure_gpu, "LEAST_S", 0.1)
+    runner = measure_gpu.Runner(tmp_path, time.monotonic() + 60)
+    done = runner.run("sh", "-c", "setsid sleep 20 & echo $!; wait", log="log")
+    assert done.returncode == 124
+    os.kill(int(done.stdout), signal.SIGKILL)  # still there
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell's background job ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_ends_what_runs(tmp_path: Path) -> None:
+    runner, pid = measure_gpu.Runner(tmp_path, time.monotonic() + 60), tmp_path / "pid"
+    with pytest.raises(KeyboardInterrupt):
+        runner.run("sh", "-c", f"echo $$ > {pid}; sleep 0.5; kill -INT $PPID; sleep 600", log="log")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_ends_all_files_of_tests_and_begins_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang = "import os, signal, time\ndef test_a():\n    time.sleep(600)\n"
+    interrupt = hang.replace("    time", "    os.kill(os.getppid(), signal.SIGINT)\n    time")
+    for name, text in (("1", interrupt), ("2", hang), ("3", FILES["passes"][0])):
+        (tmp_path / f"test_{name}.py").write_text(text)
+    monkeypatch.setattr(measure_gpu, "TESTS", tmp_path)
+    monkeypatch.setattr(measure_gpu, "ROOT", tmp_path)
+    monkeypatch.setattr(measure_gpu.os, "cpu_count", lambda: 2)
+    with pytest.raises(KeyboardInterrupt):
+        measure_gpu.tests(measure_gpu.Report(), measure_gpu.Runner(tmp_path, time.monotonic() + 60))
+    logs = {path.name: path.read_text() for path in tmp_path.glob("*.log")}
+    assert set(logs) == {"test_1.log", "test_2.log"}
+    assert all(text.endswith("ended with 124\n") for text in logs.values())
 
 
 def test_what_no_time_is_left_for_is_told_as_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(measure_gpu, "machine", lambda: "A machine.")
+    monkeypatch.setattr(measure_gpu, "machine", lambda _: "A machine.")
     monkeypatch.setattr(measure_gpu.shutil, "which", lambda name: name)
     out = tmp_path / "table.md"
     monkeypatch.setattr("sys.argv", ["measure_gpu", "--gone", str(measure_gpu.LIMIT_S), "--out", str(out)])
@@ -74,11 +123,13 @@ def test_what_no_time_is_left_for_is_told_as_not_run(
     assert [f"Not run: {name}, no time was left" in said for name in ("counters", "bench")] == [True, True]
 
 
-def test_a_machine_without_nvidia_smi_is_measured_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_nvidia_smi_is_measured_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a Jetson, or one whose driver does not run."""
     version = "{}.{}".format(*nvrtc.load().version)
     monkeypatch.setenv("PATH", "/nowhere")
-    said = measure_gpu.machine()
+    said = measure_gpu.machine(measure_gpu.Runner(tmp_path, time.monotonic() + 60))
     assert said.startswith("GPU and driver: not known ([Errno 2] No such file or directory: 'nvidia-smi'); ")
     assert f"NVRTC {version}" in said
 
@@ -86,7 +137,7 @@ def test_a_machine_without_nvidia_smi_is_measured_all_the_same(monkeypatch: pyte
 def test_what_cannot_be_written_is_refused_in_one_line_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(measure_gpu, "machine", lambda: "A machine.")
+    monkeypatch.setattr(measure_gpu, "machine", lambda _: "A machine.")
     missing = str(tmp_path / "missing" / "table.md")
     for arguments, named in ((("--logs", "/dev/null"), "/dev/null"), (("--out", missing), missing),
                              (("--logs", "/proc"), "/proc/machine.log")):
