@@ -95,11 +95,18 @@ def store(path: Path, image: bytes) -> None:
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-        _trim(path)
     except OSError as error:
         _say_once(
             f"device cuda: {path.parent}: compiled kernels cannot be kept there ({error.strerror}): each start "
             "compiles them again; ORIND_CACHE names another folder"
+        )
+        return
+    try:
+        _trim(path)
+    except OSError as error:
+        _say_once(
+            f"device cuda: {path.parent}: old kernels cannot be removed there ({error.strerror}): the cache may grow "
+            f"past {CACHE_BYTES >> 20} MiB; remove them by hand"
         )
 
 

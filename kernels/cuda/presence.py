@@ -37,7 +37,12 @@ def first_gpu() -> str:
 
 
 def _check(driver: ctypes.CDLL, function: str, *arguments: object) -> None:
-    if code := int(driver[function](*arguments)):
+    try:
+        code = int(driver[function](*arguments))
         text = ctypes.c_char_p()
-        driver.cuGetErrorString(code, ctypes.byref(text))
+        if code:
+            driver.cuGetErrorString(code, ctypes.byref(text))
+    except AttributeError as error:  # a library of that name which lacks a function
+        raise NoGpu(f"no driver: {error}") from error
+    if code:
         raise NoGpu(f"the driver finds no GPU: {function}: {(text.value or b'').decode()} ({code})")

@@ -82,6 +82,15 @@ def test_doctor_says_what_of_a_gpu_is_missing(tmp_path: Path, monkeypatch: pytes
     without = a_driver(tmp_path / "none", "int cuInit(unsigned flags) { return 0; }", VERSION,
                        "int cuDeviceGetCount(int* count) { *count = 0; return 0; }")
     assert with_driver(without).text.startswith("the driver finds no GPU: only engine.device")
+    for number, (said, *functions) in enumerate((  # a library of that name which is no driver, or half of one
+        ("cuInit", VERSION), ("cuDriverGetVersion", "int cuInit(unsigned flags) { return 0; }"),
+        ("cuGetErrorString", "int cuInit(unsigned flags) { return 999; }"),
+    )):
+        (tmp_path / str(number)).mkdir()
+        lacking = a_driver(tmp_path / str(number), *functions)
+        found = with_driver(lacking)
+        assert found.level == "absent"
+        assert found.text.startswith(f"no driver: {lacking}: undefined symbol: {said}: only")
 
 
 def test_doctor_refuses_an_old_python(monkeypatch: pytest.MonkeyPatch) -> None:

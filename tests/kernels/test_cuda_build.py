@@ -146,6 +146,21 @@ def test_what_another_process_has_trimmed_already_is_no_fault(
     assert caplog.text == "" and build.held(tmp_path / "kept.ptx") == bytes(100)
 
 
+def test_a_kernel_that_is_kept_is_not_told_as_lost_where_old_ones_cannot_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unreadable(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", unreadable)
+    for name in ("one.ptx", "two.ptx"):
+        build.store(tmp_path / name, bytes(100))
+        assert build.held(tmp_path / name) == bytes(100)
+    [said] = caplog.messages
+    assert said.startswith(f"device cuda: {tmp_path}: old kernels cannot be removed there (Permission denied)")
+    assert "256 MiB" in said
+
+
 def test_what_nvrtc_refuses_is_told_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "sources", lambda: {KERNEL.source: "no such type here;"})
     with pytest.raises(nvrtc.CompileError, match=r"(?s)convolution_i8.cu: NVRTC 12.*error"):
