@@ -7,6 +7,7 @@ Prints each seed before it is tried, and at the end the result codes with their 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import random
 import resource
@@ -46,6 +47,15 @@ def mutated(text: str, draw: random.Random) -> str:
 def limit_memory(beyond: int) -> None:
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + beyond, size + beyond))
+
+
+def stacks_of(size: int) -> None:
+    """For the threads to come, whoever starts them."""
+    libc, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(256)  # more than a pthread_attr_t has anywhere
+    libc.pthread_attr_init(attributes)
+    failed = libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(size))
+    if failed := failed or libc.pthread_setattr_default_np(attributes):
+        raise OSError(failed, "pthread_setattr_default_np")
 
 
 def main() -> None:

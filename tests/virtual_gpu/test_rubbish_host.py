@@ -76,6 +76,36 @@ def test_a_control_file_that_goes_takes_its_faults_with_it(fresh: Fresh, tmp_pat
     assert cuda.words(out, 4) == [3] * 4
 
 
+COME_AND_GO = """
+import os, sys
+texts, control = sys.argv[1:3], sys.argv[3]
+while True:
+    for text in texts:
+        os.link(text, control)
+        os.unlink(control)
+"""
+
+
+@pytest.mark.virtual
+def test_a_control_file_that_goes_while_it_is_read(library: Path, tmp_path: Path) -> None:
+    """Between being found and being opened, which takes some of these many tries to meet."""
+    control, texts = tmp_path / "control", [tmp_path / "one", tmp_path / "another"]
+    control.touch()
+    for text in texts:
+        text.write_text(f"slow_down factor=2 launch=1  # {text.name}\n")
+    paths = [str(path) for path in (*texts, control)]
+    more = (
+        "import subprocess\n"
+        f"Path({str(control)!r}).unlink()\n"
+        f"writer = subprocess.Popen([sys.executable, '-c', {COME_AND_GO!r}, *{paths!r}])\n"
+        f"while not Path({str(control)!r}).exists(): pass\n"
+        "for _ in range(20_000):\n    cuda.check('cuMemFree_v2', cuda.allocate(64))\n"
+        "print(writer.poll())\nwriter.kill()\n"
+    )
+    done = run_script(library, more, CONTROL=str(control))
+    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
+
+
 @pytest.mark.virtual
 def test_counters_replace_no_device_and_have_a_folder(
     fresh: Fresh, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -108,7 +138,11 @@ def test_memory_that_is_only_read_is_not_registered(cuda: Cuda) -> None:
 
 
 LOAD = "try:\n    cuda.module(PTX.replace('<2>', '<1000000>'))\nexcept CudaError as error:\n    print(error)\n"
-FEWER = "print(cuda.launch(FUNCTION, grid=(64, 1, 1)), cuda.call('cuCtxSynchronize'))\n"
+FEWER = (
+    "import threading\nfrom rubbish_checks import stacks_of\nstacks_of(1 << 30)\n"
+    "try:\n    threading.Thread(target=print).start()\nexcept RuntimeError as error:\n    print(error)\n"
+    "print(cuda.launch(FUNCTION, grid=(64, 1, 1)), cuda.call('cuCtxSynchronize'))\n"
+)
 FLIP = (
     "large = cuda.allocate(256 << 20)\ncuda.run(cuda.function(module, 'fill'), large, 1, 4)\n"
     "print(cuda.call('cuCtxSynchronize'), cuda.last_fault())\n"
@@ -123,7 +157,8 @@ RUN = "print(cuda.launch(FUNCTION, block=(1024, 1, 1)), cuda.call('cuCtxSynchron
         (".reg .b32 %r<2>;", 96, LOAD, f"cuModuleLoadData: {OUT_OF_MEMORY}"),
         (".local .b8 l[500000];", 96, RUN, f"0 {OUT_OF_MEMORY} k: no memory of the host is left"),
         ("", 96, FLIP, f"{OUT_OF_MEMORY} no memory of the host is left for work"),
-        ("", 4, FEWER, "0 0"),  # no stack for another thread: those that there are run all blocks
+        # no stack for another thread: those that there are run all blocks
+        ("", 96, FEWER, "can't start new thread\n0 0"),
     ],
 )
 def test_a_host_that_is_short_of_memory(

@@ -45,7 +45,7 @@ void Forms::add(std::string_view name, std::string_view operands, Handler full, 
     auto& known = forms_[std::string(name)];
     for (const Form& form : known)
         if (form.operands == operands) throw std::logic_error(text({"virtual GPU: ", name, " ", operands, " is added twice"}));
-    known.push_back({std::string(operands), full, masked, flow, false});
+    known.push_back({std::string(operands), full, masked, flow});
 }
 
 std::string text(std::initializer_list<std::string_view> pieces) {

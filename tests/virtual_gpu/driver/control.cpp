@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <sstream>
 #include <stdexcept>
@@ -45,16 +44,23 @@ CUresult fault_of(const std::string& action) {
 
 }  // namespace
 
-// What is no regular file is not opened: a pipe would wait for its writer.
-std::string Control::read() const {
+// Nothing where there is no such file. What is no regular file is not read, and a pipe's writer not waited for.
+std::optional<std::string> Control::read() const {
+    const std::string name = "VIRTUAL_GPU_CONTROL=" + path_;
+    const int file = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0 && errno == ENOENT) return std::nullopt;
+    if (file < 0) throw std::invalid_argument(name + " cannot be read: " + strerror(errno));
     struct stat status;
-    if (stat(path_.c_str(), &status)) throw std::invalid_argument("VIRTUAL_GPU_CONTROL=" + path_ + ": " + strerror(errno));
-    if (!S_ISREG(status.st_mode)) throw std::invalid_argument("VIRTUAL_GPU_CONTROL=" + path_ + " is no regular file");
-    std::ifstream file(path_);
-    std::ostringstream text;
-    if (file) text << file.rdbuf();
-    if (!file.is_open() || file.bad()) throw std::invalid_argument("VIRTUAL_GPU_CONTROL=" + path_ + " cannot be read");
-    return text.str();
+    const bool regular = fstat(file, &status) == 0 && S_ISREG(status.st_mode);
+    std::string text;
+    char part[4096];
+    ssize_t length = 0;
+    while (regular && (length = ::read(file, part, sizeof part)) > 0) text.append(part, length);
+    const int failed = errno;
+    close(file);
+    if (!regular) throw std::invalid_argument(name + " is no regular file");
+    if (length < 0) throw std::invalid_argument(name + " cannot be read: " + strerror(failed));
+    return text;
 }
 
 void Control::load(const std::string& text) {
@@ -81,9 +87,10 @@ void Control::open(const std::string& path) {
     rules_.clear();
     if (path_.empty()) return;
     stamp_ = stamp_of(path_);
-    const std::string text = read();
-    if (half_written(text)) throw std::invalid_argument("VIRTUAL_GPU_CONTROL=" + path_ + UNENDED);
-    load(text);
+    const std::optional<std::string> text = read();
+    if (!text) throw std::invalid_argument("VIRTUAL_GPU_CONTROL=" + path_ + ": " + strerror(ENOENT));
+    if (half_written(*text)) throw std::invalid_argument("VIRTUAL_GPU_CONTROL=" + path_ + UNENDED);
+    load(*text);
 }
 
 void Control::poll() {
@@ -91,7 +98,8 @@ void Control::poll() {
     const std::string stamp = stamp_of(path_);
     if (stamp == stamp_) return;
     try {
-        const std::string text = stamp.empty() ? "" : read();  // a file that goes takes its faults with it
+        // A file that goes takes its faults with it, and may go after it was found.
+        const std::string text = stamp.empty() ? "" : read().value_or("");
         if (half_written(text)) {
             if (stamp != half_stamp_) half_since_ns_ = now_ns();
             half_stamp_ = stamp;

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,7 +69,7 @@ public:
     uint64_t count(Target target) const { return counts_[static_cast<int>(target)]; }
 
 private:
-    std::string read() const;
+    std::optional<std::string> read() const;
     void load(const std::string& text);
     bool claim(Rule& rule) const;
 

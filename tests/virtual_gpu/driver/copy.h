@@ -16,11 +16,11 @@ enum class Side : uint8_t { host, device, either };
 bool page_locked(const Driver& state, uint64_t address, uint64_t bytes);
 // Whether a copy may touch these bytes on this side.
 bool reachable(const Driver& state, Side side, uint64_t address, uint64_t bytes);
-// Copies one row, now.
 // Bytes from the first of the first row to the last of the last, rows `pitch` apart; false where that is more than 64 bits.
 inline bool extent_of(uint64_t rows, uint64_t pitch, uint64_t width, uint64_t& bytes) {
     return !__builtin_mul_overflow(rows - 1, pitch, &bytes) && !__builtin_add_overflow(bytes, width, &bytes);
 }
+// Copies one row, now.
 void copy_row(Memory& memory, uint64_t to, uint64_t from, uint64_t bytes);
 
 struct Copy {
