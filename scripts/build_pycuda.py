@@ -186,7 +186,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def wheel_for(python: str, sources: Sources, cache: Path = CACHE) -> Path:
-    """The wheel for this interpreter, built if it is not there, which takes about 80 s of one core."""
+    """The wheel for this interpreter, built if it is not there, which takes a minute or two on one core."""
     headers = headers_version(sources.toolkit) if sources.toolkit else HEADERS_VERSION
     tag = python_tag(python)
     folder = cache / f"pycuda-{VERSION}-cuda{headers}-{tag}-{platform.machine()}"
@@ -197,7 +197,8 @@ def wheel_for(python: str, sources: Sources, cache: Path = CACHE) -> Path:
         if sources.wheelhouse:
             for wheel in sources.wheelhouse.glob(f"pycuda-{VERSION}-{tag}-*_{platform.machine()}.whl"):
                 return from_wheelhouse(wheel)
-        print(f"== building PyCUDA {VERSION} with headers of CUDA {headers} (once; about 80 s of one core)", flush=True)
+        named = f"PyCUDA {VERSION} with headers of CUDA {headers}"
+        print(f"== building {named} (once; a minute or two on one core)", flush=True)
         log = cache / "build.log"
         log.write_text("")
         with tempfile.TemporaryDirectory(prefix="pycuda-") as name:
