@@ -73,7 +73,8 @@ def test_what_a_command_leaves_in_another_session_is_not_waited_for(
     runner = measure_gpu.Runner(tmp_path, time.monotonic() + 60)
     done = runner.run("sh", "-c", "setsid sleep 20 & echo $!; wait", log="log")
     assert done.returncode == 124
-    os.kill(int(done.stdout), signal.SIGKILL)  # still there
+    assert Path(f"/proc/{int(done.stdout)}/stat").read_text().split()[2] != "Z", "it runs still"
+    os.kill(int(done.stdout), signal.SIGKILL)
 
 
 @pytest.fixture
