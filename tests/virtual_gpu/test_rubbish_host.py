@@ -78,8 +78,8 @@ def test_a_control_file_that_goes_takes_its_faults_with_it(fresh: Fresh, tmp_pat
 
 COME_AND_GO = """
 import os, sys
-texts, control = sys.argv[1:3], sys.argv[3]
-while True:
+texts, control, parent = sys.argv[1:3], sys.argv[3], os.getppid()
+while os.getppid() == parent:
     for text in texts:
         os.link(text, control)
         os.unlink(control)
