@@ -15,8 +15,10 @@ import pytest
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "kernels")]
 
+from house import House  # noqa: E402
 from line import Line  # noqa: E402
 from served_helper import Helper  # noqa: E402  beside this file, as the line above makes importable
+from stage import Stage  # noqa: E402
 from steward_link import Link  # noqa: E402
 
 from orind.daemon.signals import HANDLED, SignalInbox  # noqa: E402
@@ -104,3 +106,18 @@ def signals_restored() -> Iterator[None]:
     SignalInbox.install_early().close()
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def house(tmp_path: Path, signals_restored: None, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    monkeypatch.setattr("orind.daemon.realtime.quiet_collector", lambda: None)
+    made = House(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stage(no_fd_leak: None) -> Iterator[Stage]:
+    made = Stage()
+    yield made
+    made.close()

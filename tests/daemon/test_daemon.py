@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,14 +21,6 @@ from orind.daemon.status import FAILED_REMEDY
 from orind.ipc import engine_messages
 from orind.kernels.memory.reservation import HostReservation
 from orind.power.energy import PowerSample
-
-
-@pytest.fixture
-def house(tmp_path: Path, signals_restored: None, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    monkeypatch.setattr("orind.daemon.realtime.quiet_collector", lambda: None)
-    made = House(tmp_path)
-    yield made
-    made.close()
 
 
 def test_ready_is_told_only_after_a_golden_checked_engine_and_only_then_frames_are_taken(house: House) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,6 @@ from orind.daemon.status import FAILED_REMEDY, with_latency
 from orind.daemon.status_page import render
 from orind.ipc.errors import IpcError
 from orind.ipc.stats_page import StatsReader
-
-
-@pytest.fixture
-def house(tmp_path: Path, signals_restored: None, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    monkeypatch.setattr("orind.daemon.realtime.quiet_collector", lambda: None)
-    made = House(tmp_path)
-    yield made
-    made.close()
 
 
 def test_while_nobody_serves_it_is_recovering_and_unhealthy(house: House) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 from stage import BUDGET, ROW, Stage
@@ -18,13 +17,6 @@ from orind.daemon.standing import Standing, rules_of
 from orind.ipc import engine_messages as messages
 from orind.kernels.memory.reservation import HostReservation
 from orind.kernels.placement import Placement
-
-
-@pytest.fixture
-def stage(no_fd_leak: None) -> Iterator[Stage]:
-    made = Stage()
-    yield made
-    made.close()
 
 
 def test_two_engines_are_started_and_the_first_ready_one_serves(stage: Stage) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 
 import pytest
 from stage import ROW, Stage
@@ -17,13 +16,6 @@ from orind.daemon.faults import Fault
 from orind.daemon.restarts import RESPAWN_AFTER_NS
 from orind.ipc import engine_messages as messages
 from orind.ipc.errors import IpcError
-
-
-@pytest.fixture
-def stage(no_fd_leak: None) -> Iterator[Stage]:
-    made = Stage()
-    yield made
-    made.close()
 
 
 def test_end_of_file_takes_the_frames_back_and_promotes_the_standby(stage: Stage) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -96,16 +96,6 @@ def assert_books(daemon: Daemon, received: int, ok: int) -> None:
     ledger = daemon.ledger
     counted = (ledger.received, ledger.outcomes["ok"], frames_held(daemon), sum(ledger.outcomes.values()))
     assert counted == (received, ok, 0, received)
-
-
-@pytest.fixture
-def house(
-    tmp_path: Path, signals_restored: None, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[House]:
-    monkeypatch.setattr("orind.daemon.realtime.quiet_collector", lambda: None)
-    made = House(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("stage", STAGES)
